@@ -1,0 +1,283 @@
+"""The agent: carries messages between the wire and the loop, in the loop's own thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from evctl.core.errors import EvctlError
+from evctl.wire.messages import (
+    AnyMessage,
+    BlocksLanded,
+    BlocksVerified,
+    CancelRequest,
+    GetInventory,
+    HandOver,
+    HandOverResult,
+    Heartbeat,
+    Hello,
+    Inspect,
+    Inspection,
+    Inventory,
+    KvGranted,
+    KvRefused,
+    Peers,
+    Ping,
+    Pong,
+    Refused,
+    ReleaseKv,
+    ReserveKv,
+    StartRequest,
+    Stop,
+    Welcome,
+)
+from evctl.wire.sockets import Dialer, Listener, Received
+from evengine.blockstore import BlockStore
+from evengine.loop import Loop
+from evengine.outlet import Counters
+from evengine.peers import PeerSet
+from evengine.ports import Clock
+from evengine.uplink import Uplink
+
+HEARTBEAT_S = 1.0
+IDLE_WAIT_S = 0.25
+"""Longest sleep of an idle engine; a message ends it at once."""
+ACTIVE_WAIT_S = 0.02
+TRANSFER_WAIT_S = 0.001
+MAX_MESSAGES = 64
+INVENTORY_PAGE_BLOCKS = 4_096
+
+_log = logging.getLogger("evengine.agent")
+
+
+class Agent:
+    """Runs a loop until it is told to stop."""
+
+    def __init__(
+        self,
+        *,
+        hello: Hello,
+        control: Dialer,
+        listener: Listener,
+        peers: PeerSet,
+        uplink: Uplink,
+        loop: Loop,
+        store: BlockStore,
+        clock: Clock,
+        counters: Counters,
+    ) -> None:
+        self._hello = hello
+        self._me = hello.peer
+        self._control = control
+        self._listener = listener
+        self._peers = peers
+        self._uplink = uplink
+        self._loop = loop
+        self._store = store
+        self._clock = clock
+        self._counters = counters
+        self._greeted_connection = 0
+        self._peers_epoch = -1
+        self._sequence = 0
+        self._next_beat_s = float("-inf")
+        self._stopping = self._draining = False
+        self._poller = self._new_poller()
+        self._from_control: dict[type, Callable[[Any], None]] = {
+            Welcome: self._on_welcome,
+            Peers: self._on_peers,
+            StartRequest: self._on_start,
+            CancelRequest: lambda m: self._loop.cancel(m.request_id),
+            GetInventory: self._on_get_inventory,
+            Inspect: self._on_inspect,
+            Stop: self._on_stop,
+            Refused: self._on_refused,
+        }
+        inbound, outbound = loop.inbound, loop.outbound
+        self._from_peer: dict[type, Callable[[Any], AnyMessage | None]] = {
+            Ping: lambda m: Pong(self._me.node, self._me.boot_id, m.sequence),
+            ReserveKv: inbound.on_reserve,
+            BlocksLanded: inbound.on_landed,
+            HandOver: inbound.on_handover,
+            ReleaseKv: inbound.on_release,
+            KvGranted: outbound.on_granted,
+            KvRefused: outbound.on_refused,
+            BlocksVerified: outbound.on_verified,
+            HandOverResult: outbound.on_result,
+            CancelRequest: lambda m: (self._loop.cancel(m.request_id), None)[1],
+            Refused: self._on_refused,
+        }
+
+    def stop(self) -> None:
+        """Leave `run` after the present turn; safe to call from a signal handler."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Serve until stopped. Returns after the last message was handed to the sockets."""
+        while not self._stopping and not (self._draining and not self._loop.active):
+            self._greet()
+            self._receive()
+            worked = self._loop.turn()
+            now_s = self._clock.now_s()
+            self._peers.tick(now_s)
+            beat = now_s >= self._next_beat_s
+            self._uplink.flush(samples_too=beat)
+            if beat:
+                self._heartbeat(now_s)
+            if not worked:
+                self._wait(now_s)
+        self._uplink.flush(samples_too=True)
+
+    # ------------------------------------------------------------ turns
+
+    def _greet(self) -> None:
+        """Say Hello once for each connection that came up."""
+        if self._control.connections != self._greeted_connection and self._control.send(
+            self._hello
+        ):
+            self._greeted_connection = self._control.connections
+
+    def _receive(self) -> None:
+        for received in self._control.receive(MAX_MESSAGES):
+            handle = self._from_control.get(type(received.message))
+            if handle is None:
+                self._uplink.put(self._not_expected(received.message))
+            else:
+                handle(received.message)
+        for _, received in self._peers.receive(MAX_MESSAGES):
+            self._serve_peer(received, lambda _peer, answer: None)
+        for received in self._listener.receive(MAX_MESSAGES):
+            self._serve_peer(received, self._listener.send)
+
+    def _serve_peer(
+        self, received: Received, reply: Callable[[bytes, AnyMessage], object]
+    ) -> None:
+        """Handle a peer's message; only a node that the control plane named may send one."""
+        if self._peers.node_of(received.public_key) is None:
+            reply(received.peer, Refused("EV-2401", "this key belongs to no node of the cluster"))
+            return
+        handle = self._from_peer.get(type(received.message))
+        if handle is None:
+            reply(received.peer, self._not_expected(received.message))
+            return
+        answer = handle(received.message)
+        if answer is not None and not reply(received.peer, answer):
+            self._counters["replies_lost"] += 1
+
+    def _wait(self, now_s: float) -> None:
+        """Sleep until a message comes, or until time itself may change something."""
+        if self._loop.awaits_transfer or self._uplink.backlog:
+            wait_s = TRANSFER_WAIT_S
+        elif self._loop.active or self._loop.inbound.count:
+            wait_s = ACTIVE_WAIT_S
+        else:
+            wait_s = IDLE_WAIT_S
+        self._poller.poll(max(0.0, min(wait_s, self._next_beat_s - now_s)) * 1000)
+
+    def _heartbeat(self, now_s: float) -> None:
+        self._next_beat_s = now_s + HEARTBEAT_S
+        self._sequence += 1
+        self._control.send(
+            Heartbeat(
+                node=self._me.node,
+                boot_id=self._me.boot_id,
+                epoch=self._uplink.epoch,
+                sequence=self._sequence,
+                load=self._loop.load(),
+                counters=self._all_counters(),
+            )
+        )
+
+    # ------------------------------------------------------------ from control
+
+    def _on_welcome(self, message: Welcome) -> None:
+        if message.cluster != self._hello.cluster:
+            self._uplink.put(
+                Refused("EV-2402", f"this is {self._hello.cluster!r}, not {message.cluster!r}")
+            )
+            return
+        if self._loop.kv_secret not in (b"", message.kv_secret):
+            _log.error("the control plane has another KV secret; every block here is void")
+            self._stopping = True
+            return
+        self._loop.kv_secret = message.kv_secret
+        self._uplink.epoch = message.epoch
+        self._next_beat_s = float("-inf")
+
+    def _on_peers(self, message: Peers) -> None:
+        if message.epoch < self._peers_epoch:
+            self._counters["stale_peers"] += 1
+            return
+        self._peers_epoch = message.epoch
+        if self._peers.update(message.peers):
+            self._poller = self._new_poller()
+
+    def _on_start(self, message: StartRequest) -> None:
+        try:
+            if message.epoch != self._uplink.epoch or not self._loop.kv_secret:
+                raise EvctlError(
+                    what="request not accepted",
+                    why=f"it is of epoch {message.epoch}, this engine is in {self._uplink.epoch}",
+                    next_step="send it again after Welcome",
+                    code="EV-2403",
+                )
+            self._loop.submit(message)
+        except EvctlError as error:
+            self._counters[f"refused_{error.code}"] += 1
+            self._uplink.put(Refused(error.code, error.why, message.request_id))
+
+    def _on_get_inventory(self, message: GetInventory) -> None:
+        blocks = self._store.inventory()
+        for first in range(0, max(1, len(blocks)), INVENTORY_PAGE_BLOCKS):
+            page = tuple(blocks[first : first + INVENTORY_PAGE_BLOCKS])
+            self._uplink.put(
+                Inventory(
+                    node=self._me.node,
+                    boot_id=self._me.boot_id,
+                    ticket=message.ticket,
+                    blocks=page,
+                    last=first + INVENTORY_PAGE_BLOCKS >= len(blocks),
+                )
+            )
+
+    def _on_inspect(self, message: Inspect) -> None:
+        self._uplink.put(
+            Inspection(
+                node=self._me.node,
+                boot_id=self._me.boot_id,
+                ticket=message.ticket,
+                load=self._loop.load(),
+                counters=self._all_counters(),
+                problems=tuple(self._loop.check_integrity()),
+            )
+        )
+
+    def _on_stop(self, message: Stop) -> None:
+        if message.drain:
+            self._draining = True
+        else:
+            self._stopping = True
+
+    # ------------------------------------------------------------ small things
+
+    def _on_refused(self, message: Refused) -> None:
+        _log.warning("refused by the other side", extra={"code": message.code, "why": message.reason})
+        self._counters["refused_by_others"] += 1
+
+    def _not_expected(self, message: AnyMessage) -> Refused:
+        return Refused("EV-2404", f"{type(message).__name__} is not for this end of the channel")
+
+    def _all_counters(self) -> dict[str, float]:
+        totals: dict[str, float] = dict(self._counters)
+        for name, counts in (("control", self._control.counters), ("peer", self._listener.counters)):
+            totals.update({f"wire_{name}_{key}": float(value) for key, value in counts.items()})
+        return totals
+
+    def _new_poller(self) -> zmq.Poller:
+        poller = zmq.Poller()
+        for channel in (self._control, self._listener, *self._peers.dialers()):
+            for socket in channel.pollables:
+                poller.register(socket, zmq.POLLIN)
+        return poller

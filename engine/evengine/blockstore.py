@@ -1,0 +1,151 @@
+"""A node's blocks in both tiers, and how requests take and leave them."""
+
+from __future__ import annotations
+
+from evctl.core.blocks import BlockKey
+from evctl.core.errors import IntegrityError
+from evctl.core.events import KvStored
+from evctl.core.kv import KvLayout
+from evctl.wire.messages import InventoryBlock
+from evengine.outlet import Counters, Outlet
+from evengine.pool.l1 import L1Cache
+from evengine.pool.memory import KvMemory
+from evengine.ports import HostPool
+from evengine.request import Sequence
+from evengine.transfer.protocol import block_checksum
+
+
+class BlockStore:
+    """L1 slots in `memory`, backed by L2 where there is one."""
+
+    def __init__(
+        self,
+        layout: KvLayout,
+        memory: KvMemory,
+        l1: L1Cache,
+        l2: HostPool | None,
+        outlet: Outlet,
+        counters: Counters,
+    ) -> None:
+        self.layout = layout
+        self.memory = memory
+        self.l1 = l1
+        self.l2 = l2
+        self._outlet = outlet
+        self._counters = counters
+        self._evicted_l2: list[BlockKey] = []
+
+    def take_prefix(self, seq: Sequence, headroom_blocks: int) -> int | None:
+        """Slots for all of seq.tokens, the cached prefix included. Returns how many leading
+        tokens need no computing, or None (and nothing taken) if there is no room.
+
+        headroom_blocks stay free, so that running decodes can grow.
+        """
+        keys = seq.usable_keys()
+        held = self.l1.match(keys)
+        wanted = self.layout.blocks_for(len(seq.tokens)) - len(held)
+        room = self.l1.available_blocks - headroom_blocks
+        # alone, a request may have everything; otherwise it could wait for room for ever
+        slots = self.l1.allocate(wanted) if wanted <= room or not headroom_blocks else None
+        if slots is None:
+            self.l1.release(held)
+            return None
+        seq.slots = held + slots
+        restored = self._restore(seq, len(held), keys)
+        seq.published = len(held) + restored
+        seq.computed = seq.published * self.layout.block_tokens
+        return seq.computed
+
+    def cover(self, seq: Sequence, tokens: int) -> bool:
+        """Slots for positions 0 .. tokens - 1; False (and nothing taken) if there are none."""
+        slots = self.l1.allocate(seq.blocks_needed(tokens))
+        if slots is None:
+            return False
+        seq.slots.extend(slots)
+        return True
+
+    def publish(self, seq: Sequence) -> None:
+        """Cache every newly completed block in L1, and write it through to L2."""
+        full = seq.computed // self.layout.block_tokens
+        if full <= seq.published:
+            return
+        seq.extend_keys()
+        first = seq.published
+        for block in range(first, full):
+            slot = seq.slots[block]
+            data = self.memory.block(slot)
+            checksum = block_checksum(data)
+            self._write_through(seq.keys[block], data, checksum)
+            seq.slots[block] = self._publish_one(seq, block, checksum)
+        seq.published = full
+        self._stored(seq, 1, first, full)
+
+    def release(self, seq: Sequence) -> None:
+        """The request leaves its slots; cached blocks stay until evicted."""
+        self.l1.release(seq.slots)
+        seq.slots = []
+
+    def take_evicted(self) -> list[tuple[int, list[BlockKey]]]:
+        """(tier, keys) that left since the last call."""
+        evicted_l2, self._evicted_l2 = self._evicted_l2, []
+        tiers = [(1, self.l1.take_evicted()), (2, evicted_l2)]
+        return [(tier, keys) for tier, keys in tiers if keys]
+
+    def inventory(self) -> list[InventoryBlock]:
+        """Every cached block of L1, with the checksum of its bytes as they are now."""
+        return [
+            InventoryBlock(
+                key=block.key,
+                tier=1,
+                references=block.pins,
+                checksum=block_checksum(self.memory.block(block.slot)),
+            )
+            for block in self.l1.blocks()
+        ]
+
+    def check_integrity(self) -> list[str]:
+        """Structure of both tiers, and every cached block's bytes against its checksum."""
+        problems = self.l1.check_integrity()
+        problems += [
+            f"block {block.key.hex()} in slot {block.slot} does not match its checksum"
+            for block in self.l1.blocks()
+            if block_checksum(self.memory.block(block.slot)) != block.checksum
+        ]
+        return problems + (self.l2.check_integrity() if self.l2 else [])
+
+    # ------------------------------------------------------------ inside
+
+    def _restore(self, seq: Sequence, first: int, keys: list[BlockKey]) -> int:
+        """Copy blocks that L2 holds behind the L1 prefix into their slots; returns how many."""
+        if self.l2 is None:
+            return 0
+        found = self.l2.contains(keys[first:])
+        for block in range(first, first + found):
+            try:
+                checksum = self.l2.read(keys[block], self.memory.block(seq.slots[block]))
+            except (KeyError, IntegrityError):
+                self._counters["l2_read_failed"] += 1
+                found = block - first
+                break
+            seq.slots[block] = self._publish_one(seq, block, checksum)
+        self._counters["l2_blocks_restored"] += found
+        if found:
+            self._stored(seq, 1, first, first + found)
+        return found
+
+    def _publish_one(self, seq: Sequence, block: int, checksum: int) -> int:
+        parent = seq.keys[block - 1] if block else b""
+        return self.l1.publish(seq.slots[block], seq.keys[block], parent, checksum)
+
+    def _write_through(self, key: BlockKey, data: memoryview, checksum: int) -> None:
+        if self.l2 is None:
+            return
+        evicted = self.l2.put(key, data, checksum)
+        if evicted is None:
+            self._counters["l2_put_refused"] += 1
+        else:
+            self._evicted_l2.extend(evicted)
+
+    def _stored(self, seq: Sequence, tier: int, first: int, end: int) -> None:
+        parent = seq.keys[first - 1] if first else seq.start.root_key
+        self._outlet.fact(KvStored(seq.request_id, tier, parent, tuple(seq.keys[first:end])))

@@ -1,0 +1,379 @@
+"""The symmetric loop: one turn takes in transfers, admits, runs one iteration of both phases.
+
+The loop has no role. A request is prefilled where it was sent and decoded where it says; which
+requests those are is the router's business, so a change of role needs nothing here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+import msgspec
+
+from evctl.core.events import FirstToken, IterationSample, KvEvicted, PrefillStarted, RequestDone
+from evctl.core.sampling import FinishReason, TokenLogprob
+from evctl.core.split import Phase
+from evctl.core.workload import attention_pairs
+from evctl.wire.messages import CancelRequest, HandOver, Load, PeerInfo, StartRequest, Tokens
+from evengine import schedule
+from evengine.blockstore import BlockStore
+from evengine.inbound import ArrivalLimits, Inbound
+from evengine.outbound import Outbound, PushLimits
+from evengine.outlet import Counters, Outlet
+from evengine.ports import Batch, Clock, Executor, Sampled, Transfer
+from evengine.request import Sequence, Stage, StopText, seeded
+
+REMEMBERED_HANDOVERS = 4096
+
+
+class LoopLimits(msgspec.Struct, frozen=True):
+    """chunk_tokens: prompt tokens in one iteration. max_running: decodes in one batch.
+    max_waiting: requests that may queue here."""
+
+    chunk_tokens: int = 512
+    max_running: int = 64
+    max_waiting: int = 1024
+    push: PushLimits = PushLimits()
+    arrival: ArrivalLimits = ArrivalLimits()
+
+
+class Loop:
+    """All requests of one node. Called from one thread; `turn` runs one iteration."""
+
+    def __init__(
+        self,
+        *,
+        me: PeerInfo,
+        executor: Executor,
+        store: BlockStore,
+        transfer: Transfer,
+        clock: Clock,
+        outlet: Outlet,
+        counters: Counters,
+        eos_ids: frozenset[int],
+        decode_text: Callable[[list[int]], str],
+        limits: LoopLimits,
+    ) -> None:
+        self._node = me.node
+        self._executor = executor
+        self._store = store
+        self._transfer = transfer
+        self._clock = clock
+        self._outlet = outlet
+        self.counters = counters
+        self.kv_secret = b""
+        """Keys the hashes of generated blocks; the control plane sends it with Welcome."""
+        self._eos_ids = eos_ids
+        self._decode_text = decode_text
+        self._limits = limits
+        self._sequences: dict[str, Sequence] = {}
+        self._waiting: deque[Sequence] = deque()
+        self._prefilling: list[Sequence] = []
+        self._decoding: list[Sequence] = []
+        self._handed_over: OrderedDict[str, str] = OrderedDict()
+        self.outbound = Outbound(
+            me=me,
+            layout=executor.layout,
+            memory=store.memory,
+            l1=store.l1,
+            transfer=transfer,
+            outlet=outlet,
+            clock=clock,
+            counters=counters,
+            decode_here=self._decode_here,
+            handed_over=self._passed_on,
+            limits=limits.push,
+        )
+        self.inbound = Inbound(
+            boot_id=me.boot_id,
+            layout=executor.layout,
+            memory=store.memory,
+            l1=store.l1,
+            outlet=outlet,
+            clock=clock,
+            counters=counters,
+            active=self._sequences.__contains__,
+            headroom_blocks=lambda: len(self._decoding),
+            make_sequence=self._sequence_of,
+            take=self._take_over,
+            release_active=self._release_active,
+            limits=limits.arrival,
+        )
+
+    # ------------------------------------------------------------ requests in and out
+
+    def submit(self, start: StartRequest) -> None:
+        """Queue a request. Raises RequestRefusedError and changes nothing if it cannot run."""
+        schedule.check_request(
+            start,
+            known=start.request_id in self._sequences,
+            waiting=len(self._waiting),
+            max_waiting=self._limits.max_waiting,
+            executor=self._executor,
+            total_blocks=self._store.l1.total_blocks,
+        )
+        start = seeded(start, int.from_bytes(os.urandom(7), "little"))
+        self._enter(self._new_sequence(start))
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request wherever it stands. False if it is not here."""
+        seq = self._sequences.get(request_id)
+        if seq is not None:
+            self._finish(seq, FinishReason.CANCELLED)
+            return True
+        handed_to = self._handed_over.pop(request_id, None)
+        if handed_to is not None:
+            # the canceller may have reached the other node before the hand-over did
+            return self._outlet.to_peer(handed_to, CancelRequest(request_id))
+        return self.inbound.cancel(request_id)
+
+    def load(self) -> Load:
+        """What this node is busy with now."""
+        waiting_decode = sum(s.decode_node == self._node and bool(s.output) for s in self._waiting)
+        l1, l2 = self._store.l1, self._store.l2
+        return Load(
+            waiting_prefill=len(self._waiting) - waiting_decode,
+            running_prefill=len(self._prefilling),
+            waiting_decode=waiting_decode + self.inbound.count,
+            running_decode=len(self._decoding),
+            l1_used_blocks=l1.used_blocks,
+            l1_cached_blocks=l1.cached_blocks,
+            l1_total_blocks=l1.total_blocks,
+            l2_used_blocks=l2.used_blocks if l2 else 0,
+            l2_total_blocks=l2.total_blocks if l2 else 0,
+            prefill_tokens_left=sum(
+                s.uncomputed_tokens for s in [*self._waiting, *self._prefilling]
+            ),
+        )
+
+    @property
+    def active(self) -> int:
+        """Requests that this node owns in any stage."""
+        return len(self._sequences)
+
+    def peer_lost(self, node: str, boot_id: str) -> None:
+        self._transfer.disconnect(node, boot_id)
+        self.outbound.peer_lost(node, boot_id)
+        self.inbound.peer_lost(node, boot_id)
+
+    def check_integrity(self) -> list[str]:
+        """Violations in L1, L2 and in the agreement of requests with their slots."""
+        problems = self._store.check_integrity()
+        staged = len(self._waiting) + len(self._prefilling) + len(self._decoding)
+        handing = sum(s.stage is Stage.HANDING_OVER for s in self._sequences.values())
+        if staged + handing != len(self._sequences):
+            problems.append(f"{len(self._sequences)} requests, {staged + handing} in a stage")
+        return problems
+
+    # ------------------------------------------------------------ one turn
+
+    def turn(self) -> bool:
+        """Take in what arrived, run one iteration. False if there was nothing to compute."""
+        now_s = self._clock.now_s()
+        self.outbound.on_outcomes(self._transfer.poll())
+        self.outbound.tick(now_s)
+        self.inbound.tick(now_s)
+        self._expire(now_s)
+        self._admit()
+        self._grow_decodes()
+        batch = schedule.build_batch(self._prefilling, self._decoding, self._limits.chunk_tokens)
+        if batch is None:
+            self._announce_evictions()
+            return False
+        started_s = self._clock.thread_cpu_s()
+        sampled = self._executor.run(batch)
+        self._sample(batch, self._clock.thread_cpu_s() - started_s)
+        self._apply(batch, sampled)
+        self._announce_evictions()
+        return True
+
+    @property
+    def awaits_transfer(self) -> bool:
+        """Whether a copy is under way, which must be polled."""
+        return self.outbound.busy
+
+    def _expire(self, now_s: float) -> None:
+        for seq in [s for s in self._waiting if now_s > s.deadline_s]:
+            self._finish(seq, FinishReason.ERROR, "the request waited past its deadline")
+
+    def _admit(self) -> None:
+        """Give waiting requests, first come first served, the blocks of their prompt."""
+        running = len(self._prefilling) + len(self._decoding)
+        while self._waiting and running < self._limits.max_running:
+            seq = self._waiting[0]
+            cached = self._store.take_prefix(seq, headroom_blocks=len(self._decoding))
+            if cached is None:
+                return
+            self._waiting.popleft()
+            seq.stage = Stage.PREFILL
+            self._prefilling.append(seq)
+            running += 1
+            if not seq.output:
+                seq.cached_tokens = cached
+            self._outlet.fact(PrefillStarted(seq.request_id, cached, seq.uncomputed_tokens))
+            if seq.decode_node != self._node and not self.outbound.start(seq):
+                self.counters["push_unreachable"] += 1
+                seq.decode_node = self._node
+
+    def _grow_decodes(self) -> None:
+        """A slot for each decode that enters a new block; the youngest give way if none is
+        left, and compute their KV again later."""
+        for seq in sorted(self._decoding, key=lambda s: s.arrived_s):
+            while seq.stage is Stage.DECODE and not self._store.cover(seq, len(seq.tokens)):
+                youngest = max(self._decoding, key=lambda s: s.arrived_s)
+                self.counters["preempted"] += 1
+                self._decoding.remove(youngest)
+                self._store.release(youngest)
+                youngest.restart()
+                self._waiting.appendleft(youngest)
+
+    def _apply(self, batch: Batch, sampled: Sampled) -> None:
+        """Account for what was computed, in the order of the batch."""
+        results = iter(zip(sampled.token_ids, sampled.logprobs, strict=True))
+        for chunk in batch.chunks:
+            seq = self._sequences[chunk.request_id]
+            seq.computed = chunk.start + len(chunk.tokens)
+            self._store.publish(seq)
+            if chunk.sample:
+                self._prefilled(seq, *next(results))
+            self.outbound.progress(seq)
+        for row in batch.rows:
+            seq = self._sequences[row.request_id]
+            seq.computed += 1
+            self._store.publish(seq)
+            self._emit(seq, *next(results))
+
+    def _prefilled(self, seq: Sequence, token: int, logprob: TokenLogprob | None) -> None:
+        self._prefilling.remove(seq)
+        if not seq.output:
+            self._outlet.fact(FirstToken(seq.request_id, seq.prompt_tokens))
+        if seq.decode_node == self._node:
+            seq.stage = Stage.DECODE
+            self._decoding.append(seq)
+        else:
+            seq.stage = Stage.HANDING_OVER
+        self._emit(seq, token, logprob)
+
+    def _emit(self, seq: Sequence, token: int, logprob: TokenLogprob | None) -> None:
+        seq.append(token, logprob)
+        reason = seq.finish_reason(self._eos_ids, self._executor.context_tokens)
+        if reason is not None:
+            self._finish(seq, reason)
+            return
+        self._send_tokens(seq, None)
+
+    def _send_tokens(self, seq: Sequence, finish: str | None, error: str = "") -> None:
+        """What was not sent yet; one token, or none when a request ends without one."""
+        fresh = seq.output[seq.sent :]
+        self._outlet.tokens(
+            Tokens(
+                request_id=seq.request_id,
+                start=seq.sent,
+                token_ids=tuple(fresh),
+                logprobs=tuple(seq.logprobs[seq.sent :]),
+                finish=finish,
+                error=error,
+                cached_tokens=seq.cached_tokens,
+            )
+        )
+        seq.sent = len(seq.output)
+
+    def _finish(self, seq: Sequence, reason: str, error: str = "") -> None:
+        self.outbound.abandon(seq)
+        self._send_tokens(seq, reason, error)
+        self._outlet.fact(
+            RequestDone(
+                request_id=seq.request_id,
+                reason=reason,
+                prompt_tokens=seq.prompt_tokens,
+                cached_tokens=seq.cached_tokens,
+                output_tokens=len(seq.output),
+                detail=error,
+            )
+        )
+        self._forget(seq)
+
+    def _forget(self, seq: Sequence) -> None:
+        """The request is not this node's any more; its finished blocks stay cached."""
+        del self._sequences[seq.request_id]
+        if seq.stage is Stage.WAITING:
+            self._waiting.remove(seq)
+        elif seq.stage is Stage.PREFILL:
+            self._prefilling.remove(seq)
+        elif seq.stage is Stage.DECODE:
+            self._decoding.remove(seq)
+        seq.stage = Stage.DONE
+        self._store.release(seq)
+
+    # ------------------------------------------------------------ hand-over
+
+    def _decode_here(self, seq: Sequence) -> None:
+        """A push failed: the request stays."""
+        seq.decode_node = self._node
+        if seq.stage is Stage.HANDING_OVER:
+            seq.stage = Stage.DECODE
+            self._decoding.append(seq)
+
+    def _passed_on(self, seq: Sequence) -> None:
+        self._handed_over[seq.request_id] = seq.decode_node
+        if len(self._handed_over) > REMEMBERED_HANDOVERS:
+            self._handed_over.popitem(last=False)
+        self._forget(seq)
+
+    def _sequence_of(self, message: HandOver) -> Sequence:
+        seq = self._new_sequence(message.request)
+        for token in message.generated:
+            seq.append(token, None)
+        seq.logprobs = list(message.logprobs)
+        seq.sent = len(seq.output)
+        seq.cached_tokens = message.cached_tokens
+        return seq
+
+    def _take_over(self, seq: Sequence) -> None:
+        seq.decode_node = self._node
+        seq.stage = Stage.DECODE
+        self._sequences[seq.request_id] = seq
+        self._decoding.append(seq)
+
+    def _release_active(self, request_id: str) -> None:
+        """The source gave up on a hand-over that did succeed, and decodes itself."""
+        seq = self._sequences.get(request_id)
+        if seq is not None and seq.start.prefill_node != self._node:
+            self.counters["handovers_revoked"] += 1
+            self._forget(seq)
+
+    # ------------------------------------------------------------ small things
+
+    def _new_sequence(self, start: StartRequest) -> Sequence:
+        seq = Sequence(
+            start, self.kv_secret, self._executor.layout.block_tokens, self._clock.now_s()
+        )
+        if start.sampling.stop:
+            seq.stop_text = StopText(start.sampling.stop, self._decode_text)
+        return seq
+
+    def _enter(self, seq: Sequence) -> None:
+        self._sequences[seq.request_id] = seq
+        self._waiting.append(seq)
+
+    def _sample(self, batch: Batch, busy_s: float) -> None:
+        """The regressors of Eq. 1 and 2 for this iteration."""
+        self.counters["iterations"] += 1
+        self.counters["prefill_tokens"] += sum(len(c.tokens) for c in batch.chunks)
+        self.counters["decode_tokens"] += len(batch.rows)
+        self._outlet.fact(
+            IterationSample(
+                phase=Phase.PREFILL if batch.chunks else Phase.DECODE,
+                busy_s=busy_s,
+                prefill_tokens=sum(len(c.tokens) for c in batch.chunks),
+                attention_pairs=sum(attention_pairs(len(c.tokens), c.start) for c in batch.chunks),
+                restored_tokens=0,
+                decode_requests=len(batch.rows),
+            )
+        )
+
+    def _announce_evictions(self) -> None:
+        for tier, keys in self._store.take_evicted():
+            self._outlet.fact(KvEvicted(tier, tuple(keys)))

@@ -1,0 +1,400 @@
+"""Prefill side of a hand-over: reserve room at the decode node, push blocks as they finish,
+then pass the request on. Whatever goes wrong, the request is decoded here instead: the engine
+is symmetric and the KV is at hand, so a faulty peer costs time, never a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+
+import msgspec
+
+from evctl.core.events import TransferDone, TransferFailed
+from evctl.core.kv import BlockHeader, KvLayout
+from evctl.wire.messages import (
+    BlocksLanded,
+    BlocksVerified,
+    HandOver,
+    HandOverResult,
+    KvGranted,
+    KvRefused,
+    PeerInfo,
+    ReleaseKv,
+    ReserveKv,
+)
+from evengine.outlet import Counters, Outlet
+from evengine.pool.l1 import L1Cache
+from evengine.pool.memory import KvMemory
+from evengine.ports import Clock, Outcome, Piece, Slot, Transfer, TransferState
+from evengine.request import Sequence
+from evengine.transfer.protocol import block_checksum
+
+
+class PushLimits(msgspec.Struct, frozen=True):
+    """reserve_s: how long to ask for room. transfer_s: deadline of one batch of blocks.
+    answer_s: how long a verified or handed-over message may stay unanswered.
+    retry_s: pause between two asks. resends: repeats of blocks that arrived wrong."""
+
+    reserve_s: float = 10.0
+    transfer_s: float = 10.0
+    answer_s: float = 10.0
+    retry_s: float = 0.02
+    resends: int = 2
+
+
+class PushState(Enum):
+    ASKING = "asking for room"
+    PUSHING = "pushing"
+    PASSING = "passing on"
+
+
+class Flight(msgspec.Struct, frozen=True):
+    """Blocks of one ticket, and the bytes they are."""
+
+    request_id: str
+    blocks: tuple[int, ...]
+    bytes_sent: int
+
+
+class Push:
+    """One request on its way to `peer`. Block indices count from the start of the prompt."""
+
+    def __init__(self, seq: Sequence, peer: PeerInfo, blocks: int, now_s: float) -> None:
+        self.seq = seq
+        self.peer = peer
+        self.blocks = blocks
+        self.state = PushState.ASKING
+        self.since_s = now_s
+        self.ask_again_s: float | None = None
+        self.held = 0
+        self.slots: tuple[Slot, ...] = ()
+        self.generations: tuple[int, ...] = ()
+        self.unsent: set[int] = set()
+        self.verified: set[int] = set()
+        self.in_flight: set[int] = set()
+        self.unanswered = 0
+        self.resends = 0
+        self.bytes_sent = 0
+        self.settled = True
+
+
+class Outbound:
+    """All pushes of this node. `decode_here(seq)` takes a request back into the loop."""
+
+    def __init__(
+        self,
+        *,
+        me: PeerInfo,
+        layout: KvLayout,
+        memory: KvMemory,
+        l1: L1Cache,
+        transfer: Transfer,
+        outlet: Outlet,
+        clock: Clock,
+        counters: Counters,
+        decode_here: Callable[[Sequence], None],
+        handed_over: Callable[[Sequence], None],
+        limits: PushLimits,
+    ) -> None:
+        self._me = me
+        self._layout = layout
+        self._memory = memory
+        self._l1 = l1
+        self._transfer = transfer
+        self._outlet = outlet
+        self._clock = clock
+        self._counters = counters
+        self._decode_here = decode_here
+        self._handed_over = handed_over
+        self._limits = limits
+        self._pushes: dict[str, Push] = {}
+        self._flights: dict[int, Flight] = {}
+        self._closing: dict[str, Push] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way that no message announces."""
+        return bool(self._flights)
+
+    @property
+    def count(self) -> int:
+        return len(self._pushes)
+
+    # ------------------------------------------------------------ from the loop
+
+    def start(self, seq: Sequence) -> bool:
+        """Ask the decode node for room. False if it is not reachable."""
+        peer = self._outlet.peer(seq.decode_node)
+        if peer is None or seq.request_id in self._closing:
+            return False
+        push = Push(seq, peer, self._layout.blocks_for(seq.prompt_tokens), self._clock.now_s())
+        self._pushes[seq.request_id] = push
+        self._ask(push)
+        return True
+
+    def progress(self, seq: Sequence) -> None:
+        """More of the prompt is computed, or its first token is known."""
+        push = self._pushes.get(seq.request_id)
+        if push is not None:
+            self._advance(push)
+
+    def abandon(self, seq: Sequence) -> None:
+        """The request ended here (cancelled, finished by its first token)."""
+        push = self._pushes.pop(seq.request_id, None)
+        if push is not None:
+            self._close(push)
+
+    def tick(self, now_s: float) -> None:
+        """Ask again, and give up what took too long."""
+        for push in list(self._pushes.values()):
+            if push.state is PushState.ASKING:
+                if now_s - push.since_s > self._limits.reserve_s:
+                    self._fail(push, "no room or no answer from the decode node in time")
+                elif push.ask_again_s is not None and now_s >= push.ask_again_s:
+                    self._ask(push)
+            elif push.unanswered and now_s - push.since_s > self._limits.answer_s:
+                self._fail(push, "the decode node does not answer")
+
+    def peer_lost(self, node: str, boot_id: str) -> None:
+        for push in list(self._pushes.values()):
+            if push.peer.node == node and push.peer.boot_id == boot_id:
+                self._fail(push, "the decode node is gone")
+
+    # ------------------------------------------------------------ from the peer
+
+    def on_granted(self, message: KvGranted) -> None:
+        push = self._live(message.request_id, message.boot_id, PushState.ASKING)
+        if push is None:
+            return
+        if message.held + len(message.slots) != push.blocks:
+            self._fail(push, "the grant does not cover the prompt")
+            return
+        push.state = PushState.PUSHING
+        push.held = message.held
+        push.slots, push.generations = message.slots, message.generations
+        push.unsent = set(range(message.held, push.blocks))
+        self._advance(push)
+
+    def on_refused(self, message: KvRefused) -> None:
+        push = self._live(message.request_id, message.boot_id)
+        if push is None:
+            return
+        if push.state is PushState.ASKING and message.retry:
+            push.ask_again_s = self._clock.now_s() + self._limits.retry_s
+        else:
+            self._fail(push, message.reason)
+
+    def on_verified(self, message: BlocksVerified) -> None:
+        push = self._live(message.request_id, message.boot_id, PushState.PUSHING)
+        if push is None:
+            return
+        push.unanswered = max(0, push.unanswered - 1)
+        bad = set(message.bad)
+        push.verified |= set(range(message.first, message.first + message.count)) - bad
+        if bad:
+            self._counters["kv_blocks_bad_checksum"] += len(bad)
+            push.resends += 1
+            if push.resends > self._limits.resends:
+                self._fail(push, "blocks arrive corrupted")
+                return
+            push.unsent |= bad
+        self._advance(push)
+
+    def on_result(self, message: HandOverResult) -> None:
+        push = self._live(message.request_id, message.boot_id, PushState.PASSING)
+        if push is None:
+            return
+        if not message.accepted:
+            self._fail(push, message.reason)
+            return
+        del self._pushes[message.request_id]
+        self._outlet.fact(
+            TransferDone(
+                request_id=message.request_id,
+                destination=push.peer.node,
+                blocks=push.blocks - push.held,
+                bytes_sent=push.bytes_sent,
+                held_blocks=push.held,
+            )
+        )
+        self._handed_over(push.seq)
+
+    def on_outcomes(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            flight = self._flights.pop(outcome.ticket, None)
+            if flight is not None:
+                self._landed(flight, outcome)
+
+    # ------------------------------------------------------------ inside
+
+    def _ask(self, push: Push) -> None:
+        start = push.seq.start
+        sent = self._outlet.to_peer(
+            push.peer.node,
+            ReserveKv(
+                request_id=start.request_id,
+                source=self._me,
+                tenant=start.tenant,
+                blocks=push.blocks,
+                prompt_tokens=push.seq.prompt_tokens,
+                output_tokens=start.sampling.max_tokens,
+                block_keys=start.block_keys,
+            ),
+        )
+        push.ask_again_s = None if sent else self._clock.now_s() + self._limits.retry_s
+
+    def _advance(self, push: Push) -> None:
+        if push.state is not PushState.PUSHING:
+            return
+        ready = self._ready_blocks(push)
+        if ready:
+            self._send(push, ready)
+        elif len(push.verified) + push.held == push.blocks and push.seq.output:
+            self._pass_on(push)
+
+    def _ready_blocks(self, push: Push) -> list[int]:
+        """Blocks that are complete (the tail: once the prompt is) and not sent."""
+        complete = push.seq.published
+        if push.seq.computed >= push.seq.prompt_tokens:
+            complete = push.blocks
+        return sorted(block for block in push.unsent if block < complete)
+
+    def _send(self, push: Push, blocks: list[int]) -> None:
+        layout = self._layout
+        pieces = [
+            Piece(
+                local_offset=push.seq.slots[block] * layout.block_bytes,
+                remote_offset=push.slots[block - push.held] * layout.block_bytes,
+                length_bytes=self._valid_tokens(push, block) * layout.token_bytes,
+            )
+            for block in blocks
+        ]
+        deadline_s = self._clock.now_s() + self._limits.transfer_s
+        peer = push.peer
+        ticket = self._transfer.write(peer.node, peer.boot_id, pieces, deadline_s)
+        total = sum(piece.length_bytes for piece in pieces)
+        self._flights[ticket] = Flight(push.seq.request_id, tuple(blocks), total)
+        push.in_flight.add(ticket)
+        push.unsent.difference_update(blocks)
+
+    def _landed(self, flight: Flight, outcome: Outcome) -> None:
+        push = self._pushes.get(flight.request_id) or self._closing.get(flight.request_id)
+        if push is None or outcome.ticket not in push.in_flight:
+            return
+        push.in_flight.discard(outcome.ticket)
+        push.settled = push.settled and outcome.settled
+        if outcome.state is TransferState.DONE:
+            self._counters["kv_bytes_sent"] += flight.bytes_sent
+            push.bytes_sent += flight.bytes_sent
+        if self._closing.get(flight.request_id) is push:
+            self._release_when_settled(push)
+        elif outcome.state is not TransferState.DONE:
+            self._fail(push, outcome.reason)
+        else:
+            self._announce(push, flight.blocks)
+
+    def _announce(self, push: Push, blocks: tuple[int, ...]) -> None:
+        """Tell the peer which blocks to check, one message for each consecutive run."""
+        for first, run in _runs(blocks):
+            headers = tuple(self._header(push, block) for block in run)
+            sent = self._outlet.to_peer(
+                push.peer.node,
+                BlocksLanded(
+                    request_id=push.seq.request_id,
+                    boot_id=self._me.boot_id,
+                    first=first,
+                    headers=headers,
+                ),
+            )
+            if not sent:
+                self._fail(push, "the decode node cannot be reached")
+                return
+            push.unanswered += 1
+        push.since_s = self._clock.now_s()
+
+    def _header(self, push: Push, block: int) -> BlockHeader:
+        slot = push.seq.slots[block]
+        full = block < push.seq.prompt_tokens // self._layout.block_tokens
+        valid = self._valid_tokens(push, block)
+        data = self._memory.block(slot)[: valid * self._layout.token_bytes]
+        return BlockHeader(
+            boot_id=self._me.boot_id,
+            key=push.seq.keys[block] if full else b"",
+            generation=push.generations[block - push.held],
+            valid_tokens=valid,
+            checksum=self._l1.checksum(slot) if full else block_checksum(data),
+        )
+
+    def _valid_tokens(self, push: Push, block: int) -> int:
+        size = self._layout.block_tokens
+        return min(size, push.seq.prompt_tokens - block * size)
+
+    def _pass_on(self, push: Push) -> None:
+        seq = push.seq
+        sent = self._outlet.to_peer(
+            push.peer.node,
+            HandOver(
+                request=seq.start,
+                boot_id=self._me.boot_id,
+                generated=tuple(seq.output),
+                logprobs=tuple(seq.logprobs),
+                cached_tokens=seq.cached_tokens,
+            ),
+        )
+        if not sent:
+            self._fail(push, "the decode node cannot be reached")
+            return
+        push.state = PushState.PASSING
+        push.unanswered = 1
+        push.since_s = self._clock.now_s()
+
+    def _fail(self, push: Push, reason: str) -> None:
+        del self._pushes[push.seq.request_id]
+        self._counters["push_failed"] += 1
+        self._outlet.fact(
+            TransferFailed(
+                request_id=push.seq.request_id, destination=push.peer.node, reason=reason
+            )
+        )
+        self._close(push)
+        self._decode_here(push.seq)
+
+    def _close(self, push: Push) -> None:
+        self._closing[push.seq.request_id] = push
+        self._release_when_settled(push)
+
+    def _release_when_settled(self, push: Push) -> None:
+        """Free the peer's slots once no copy of ours can reach them any more."""
+        if push.in_flight:
+            return
+        del self._closing[push.seq.request_id]
+        self._outlet.to_peer(
+            push.peer.node,
+            ReleaseKv(
+                request_id=push.seq.request_id,
+                boot_id=self._me.boot_id,
+                settled=push.settled,
+            ),
+        )
+
+    def _live(
+        self, request_id: str, boot_id: str, state: PushState | None = None
+    ) -> Push | None:
+        """The push that a peer's answer is about; late answers and old lives are counted."""
+        push = self._pushes.get(request_id)
+        if push is None or push.peer.boot_id != boot_id or state not in (None, push.state):
+            self._counters["late_answers"] += 1
+            return None
+        return push
+
+
+def _runs(blocks: tuple[int, ...]) -> list[tuple[int, list[int]]]:
+    """Consecutive runs of sorted block indices: (first, all of the run)."""
+    runs: list[tuple[int, list[int]]] = []
+    for block in blocks:
+        if runs and runs[-1][1][-1] == block - 1:
+            runs[-1][1].append(block)
+        else:
+            runs.append((block, [block]))
+    return runs

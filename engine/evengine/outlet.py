@@ -1,0 +1,30 @@
+"""Where the loop's messages go; the agent carries them, a test may collect them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Protocol
+
+from evctl.core.events import EngineFact
+from evctl.wire.messages import AnyMessage, PeerInfo, Tokens
+
+
+class Outlet(Protocol):
+    """Nothing here blocks. Peers are addressed by node; a reply goes back where a message
+    came from, even to a peer whose address is not known yet."""
+
+    def tokens(self, message: Tokens) -> None: ...
+
+    def fact(self, fact: EngineFact) -> None: ...
+
+    def to_peer(self, node: str, message: AnyMessage) -> bool:
+        """False if the peer is unknown, not connected, or its queue is full."""
+        ...
+
+    def peer(self, node: str) -> PeerInfo | None:
+        """The present life of a node, None if it is gone or has not answered yet."""
+        ...
+
+
+Counters = Counter[str]
+"""Monotonic counts by name; sent with heartbeats."""

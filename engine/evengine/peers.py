@@ -1,0 +1,144 @@
+"""The other engines: one Dialer to each, alive while it answers pings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import zmq
+
+from evctl.wire.keys import KeyPair, KeyRing
+from evctl.wire.messages import AnyMessage, PeerInfo, Ping, Pong
+from evctl.wire.sockets import Dialer, Received
+from evengine.ports import Clock, Transfer
+
+PING_EVERY_S = 1.0
+ALIVE_S = 3.5
+"""A peer that answered no ping for so long gets no new work until it answers again."""
+
+_log = logging.getLogger("evengine.peers")
+
+
+class Peer:
+    """One life of a node, as the control plane announced it."""
+
+    def __init__(self, info: PeerInfo, dialer: Dialer) -> None:
+        self.info = info
+        self.dialer = dialer
+        self.answered_s: float | None = None
+        self.pinged_s = float("-inf")
+        self.sequence = 0
+
+
+class PeerSet:
+    """Keeps the set of peers equal to what the control plane last said.
+
+    Memory of a peer is touched only after it answered a ping with its boot id (transfer
+    rule 7), so a stale address can never be written to. lost(node, boot_id) is called when a
+    life ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        me: PeerInfo,
+        context: zmq.Context[zmq.Socket[bytes]],
+        keypair: KeyPair,
+        allowed: KeyRing,
+        transfer: Transfer,
+        clock: Clock,
+        lost: Callable[[str, str], None],
+    ) -> None:
+        self._me = me
+        self._context = context
+        self._keypair = keypair
+        self._allowed = allowed
+        self._transfer = transfer
+        self._clock = clock
+        self._lost = lost
+        self._peers: dict[str, Peer] = {}
+        self._node_by_key: dict[bytes, str] = {}
+
+    def update(self, infos: tuple[PeerInfo, ...]) -> bool:
+        """Adopt a new list. True if sockets were opened or closed."""
+        wanted = {info.node: info for info in infos if info.node != self._me.node}
+        changed = False
+        for node, peer in list(self._peers.items()):
+            if wanted.get(node) != peer.info:
+                self._drop(node, peer)
+                changed = True
+        for node, info in wanted.items():
+            if node not in self._peers:
+                self._add(info)
+                changed = True
+        return changed
+
+    def dialers(self) -> list[Dialer]:
+        return [peer.dialer for peer in self._peers.values()]
+
+    def node_of(self, public_key: bytes) -> str | None:
+        """Which node a connection's proven key belongs to."""
+        return self._node_by_key.get(public_key)
+
+    def alive(self, node: str) -> PeerInfo | None:
+        peer = self._peers.get(node)
+        if peer is None or peer.answered_s is None:
+            return None
+        return peer.info if self._clock.now_s() - peer.answered_s < ALIVE_S else None
+
+    def boot_of(self, node: str) -> str | None:
+        """The life that the control plane knows, answering or not."""
+        peer = self._peers.get(node)
+        return peer.info.boot_id if peer else None
+
+    def send(self, node: str, message: AnyMessage) -> bool:
+        peer = self._peers.get(node)
+        return peer is not None and peer.dialer.send(message)
+
+    def receive(self, max_messages: int) -> Iterator[tuple[str, Received]]:
+        """What the peers answered; pongs are dealt with here."""
+        for node, peer in list(self._peers.items()):
+            for received in peer.dialer.receive(max_messages):
+                if isinstance(received.message, Pong):
+                    self._on_pong(peer, received.message)
+                else:
+                    yield node, received
+
+    def tick(self, now_s: float) -> None:
+        for peer in self._peers.values():
+            if now_s - peer.pinged_s >= PING_EVERY_S:
+                peer.pinged_s = now_s
+                peer.sequence += 1
+                peer.dialer.send(Ping(self._me.node, self._me.boot_id, peer.sequence))
+
+    def close(self) -> None:
+        for peer in self._peers.values():
+            peer.dialer.close()
+
+    def _add(self, info: PeerInfo) -> None:
+        self._allowed.add(info.public_key)
+        self._node_by_key[info.public_key] = info.node
+        dialer = Dialer(
+            self._context,
+            self._keypair,
+            info.public_key,
+            info.endpoint,
+            name=f"{self._me.node}->{info.node}",
+        )
+        self._peers[info.node] = Peer(info, dialer)
+
+    def _drop(self, node: str, peer: Peer) -> None:
+        _log.info("peer left", extra={"peer": node, "boot_id": peer.info.boot_id})
+        del self._peers[node]
+        self._node_by_key.pop(peer.info.public_key, None)
+        self._allowed.discard(peer.info.public_key)
+        peer.dialer.close()
+        self._lost(node, peer.info.boot_id)
+
+    def _on_pong(self, peer: Peer, pong: Pong) -> None:
+        if pong.boot_id != peer.info.boot_id:
+            _log.warning("peer answers with another boot id", extra={"peer": peer.info.node})
+            return
+        if peer.answered_s is None:
+            self._transfer.connect(peer.info.transfer)
+        peer.answered_s = self._clock.now_s()

@@ -1,0 +1,238 @@
+"""The five ports of the engine. The loop knows nothing but these.
+
+Executor     runs one iteration of the model over L1        runner/ (torch), sglang/
+PrefixCache  which L1 slots hold which blocks               pool/l1.py, sglang/
+HostPool     L2: blocks in this node's host memory          pool/l2.py
+Transfer     moves bytes between any two nodes' KV memory   transfer/
+Clock        time, injected                                 clock.py
+All are called from the loop's thread only, and none may block it: what takes long is
+submitted and polled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from evctl.core.blocks import BlockKey
+from evctl.core.kv import KvLayout
+from evctl.core.sampling import SamplingParams, TokenLogprob
+from evctl.wire.messages import TransferAddress
+
+Slot = int
+"""Index of one block in L1."""
+
+
+class Clock(Protocol):
+    def now_s(self) -> float:
+        """Monotonic seconds."""
+        ...
+
+    def thread_cpu_s(self) -> float:
+        """CPU seconds that the calling thread has used."""
+        ...
+
+
+# ---------------------------------------------------------------- Executor
+
+
+class PrefillChunk(msgspec.Struct, frozen=True):
+    """Tokens [start, start + len(tokens)) of a sequence whose KV before `start` is in `slots`.
+
+    slots cover positions 0 .. start + len(tokens) - 1. sample: whether this chunk ends the
+    prompt, so that a next token is wanted.
+    """
+
+    request_id: str
+    tokens: Sequence[int]
+    start: int
+    slots: Sequence[Slot]
+    sample: bool
+
+
+class DecodeRow(msgspec.Struct, frozen=True):
+    """One token at `position`; its KV is written, then the next token is chosen."""
+
+    request_id: str
+    token: int
+    position: int
+    slots: Sequence[Slot]
+
+
+class Draw(msgspec.Struct, frozen=True):
+    """How to choose a token: `index` is how many tokens this request has drawn before."""
+
+    sampling: SamplingParams
+    index: int
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One iteration. `draws` holds one entry for each sampling chunk, then each row."""
+
+    chunks: Sequence[PrefillChunk]
+    rows: Sequence[DecodeRow]
+    draws: Sequence[Draw]
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """Chosen tokens in the order of Batch.draws; logprob None unless it was asked for."""
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprob | None]
+
+
+class Executor(Protocol):
+    layout: KvLayout
+    context_tokens: int
+    vocab_size: int
+
+    def run(self, batch: Batch) -> Sampled:
+        """Compute the batch, writing KV of every given token into its slot."""
+        ...
+
+
+# ---------------------------------------------------------------- PrefixCache
+
+
+class PrefixCache(Protocol):
+    """Owner of all L1 slots: free, private to a request, or cached under a key.
+
+    A cached block is pinned while a request uses it and evictable otherwise.
+    """
+
+    total_blocks: int
+
+    def match(self, keys: Sequence[BlockKey]) -> list[Slot]:
+        """Slots of the longest cached prefix of `keys`, pinned once more each."""
+        ...
+
+    def peek(self, keys: Sequence[BlockKey]) -> int:
+        """How many leading `keys` are cached; pins nothing, changes no recency."""
+        ...
+
+    def allocate(self, count: int) -> list[Slot] | None:
+        """`count` private slots, evicting unpinned blocks if need be, or None and no change."""
+        ...
+
+    def publish(self, slot: Slot, key: BlockKey, parent: BlockKey, checksum: int) -> Slot:
+        """Make a private, completed slot findable under `key`; the caller keeps one pin.
+
+        If `key` is cached already, the private slot is freed and the cached one is pinned and
+        returned: equal keys have equal bytes.
+        """
+        ...
+
+    def release(self, slots: Sequence[Slot]) -> None:
+        """Drop one pin of each cached slot; free each private one."""
+        ...
+
+    def quarantine(self, slots: Sequence[Slot], owner: str) -> None:
+        """Private slots that somebody may still write to: neither free nor readable."""
+        ...
+
+    def lift_quarantine(self, owner: str) -> int:
+        """Free what was quarantined for `owner`; returns how many slots."""
+        ...
+
+    def generation(self, slot: Slot) -> int:
+        """How often the slot was handed out; distinguishes its uses."""
+        ...
+
+    def check_integrity(self) -> list[str]:
+        """Violations of the structure's invariants, empty when sound."""
+        ...
+
+
+# ---------------------------------------------------------------- HostPool
+
+
+class HostPool(Protocol):
+    """L2: whole, keyed blocks in host memory, each with a header that is checked on read."""
+
+    total_blocks: int
+    used_blocks: int
+
+    def contains(self, keys: Sequence[BlockKey]) -> int:
+        """How many leading `keys` are held."""
+        ...
+
+    def put(self, key: BlockKey, data: memoryview, checksum: int) -> list[BlockKey] | None:
+        """Store a block; returns the keys evicted for it, or None if everything is pinned."""
+        ...
+
+    def read(self, key: BlockKey, into: memoryview) -> int:
+        """Copy a block out and verify it; returns its checksum.
+
+        Raises KeyError if it is not held, IntegrityError (and drops the block) if its bytes
+        are not what the header says.
+        """
+        ...
+
+    def check_integrity(self) -> list[str]: ...
+
+    def close(self) -> None: ...
+
+
+# ---------------------------------------------------------------- Transfer
+
+
+class TransferState(Enum):
+    PENDING = "pending"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """One contiguous copy, offsets in bytes from the start of either side's KV memory."""
+
+    local_offset: int
+    remote_offset: int
+    length_bytes: int
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a ticket ended. settled: False if the backend may still write to the destination."""
+
+    ticket: int
+    state: TransferState
+    reason: str = ""
+    settled: bool = True
+
+
+class Transfer(Protocol):
+    """One-sided copies between this node's KV memory and any peer's, in either direction.
+
+    DONE proves nothing about the bytes: the reader verifies headers (rule 3). A FAILED ticket's
+    destination is dirty until the peer is known to be unable to write (rule 4).
+    """
+
+    address: TransferAddress
+
+    def connect(self, peer: TransferAddress) -> None:
+        """Make a peer's life known and warm the session in the background.
+
+        A new boot_id replaces the old one; tickets to the old life fail.
+        """
+        ...
+
+    def disconnect(self, node: str, boot_id: str) -> None:
+        """The peer's life is over; its tickets fail. Idempotent."""
+        ...
+
+    def write(self, node: str, boot_id: str, pieces: Sequence[Piece], deadline_s: float) -> int:
+        """Start copying local -> remote; returns a ticket. Never blocks, never raises for a
+        peer's fault: an unknown peer or full queue yields a ticket that fails."""
+        ...
+
+    def read(self, node: str, boot_id: str, pieces: Sequence[Piece], deadline_s: float) -> int:
+        """Start copying remote -> local; as write."""
+        ...
+
+    def poll(self) -> list[Outcome]:
+        """Tickets that ended since the last call, each exactly once."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Our own torch engine: Llama-shaped models, paged KV, exact float32."""

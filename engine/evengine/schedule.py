@@ -1,0 +1,115 @@
+"""What runs next: the checks of a new request, and the batch of one iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from evctl.core.errors import EvctlError
+from evctl.wire.messages import StartRequest
+from evengine.ports import Batch, DecodeRow, Draw, Executor, PrefillChunk
+from evengine.request import Sequence
+
+
+class RequestRefusedError(EvctlError):
+    """A request that this engine does not take; nothing has changed."""
+
+
+def check_request(
+    start: StartRequest,
+    *,
+    known: bool,
+    waiting: int,
+    max_waiting: int,
+    executor: Executor,
+    total_blocks: int,
+) -> None:
+    """Raise RequestRefusedError if a request can never run here, or not now."""
+    layout = executor.layout
+    prompt_tokens = len(start.prompt)
+    most_blocks = layout.blocks_for(prompt_tokens + start.sampling.max_tokens)
+    if known:
+        _refuse(start, "EV-2301", "a request with this id is running here", "use a fresh id")
+    if not prompt_tokens:
+        _refuse(start, "EV-2302", "the prompt is empty", "send at least one token")
+    if prompt_tokens >= executor.context_tokens:
+        _refuse(
+            start,
+            "EV-2303",
+            f"the prompt has {prompt_tokens} tokens, the context holds {executor.context_tokens} "
+            "with the output",
+            "shorten the prompt",
+        )
+    if min(start.prompt) < 0 or max(start.prompt) >= executor.vocab_size:
+        _refuse(
+            start,
+            "EV-2304",
+            f"a token id is outside 0..{executor.vocab_size - 1}",
+            "tokenise with this model's tokenizer",
+        )
+    if any(not 0 <= token < executor.vocab_size for token in start.sampling.forced):
+        _refuse(start, "EV-2304", "a forced token id is outside the vocabulary", "check the trace")
+    if len(start.block_keys) != 16 * (prompt_tokens // layout.block_tokens):
+        _refuse(
+            start,
+            "EV-2305",
+            f"{len(start.block_keys)} bytes of block keys do not match {prompt_tokens} tokens in "
+            f"blocks of {layout.block_tokens}",
+            "send 16 bytes for each full block",
+        )
+    if most_blocks > total_blocks:
+        _refuse(
+            start,
+            "EV-2306",
+            f"prompt and output take up to {most_blocks} blocks, this node has {total_blocks}",
+            "lower max_tokens, or give the node more L1 blocks",
+        )
+    if waiting >= max_waiting:
+        _refuse(start, "EV-2307", f"{waiting} requests are queued here", "try again later")
+
+
+def _refuse(start: StartRequest, code: str, why: str, next_step: str) -> None:
+    raise RequestRefusedError(
+        what=f"request {start.request_id} is not accepted", why=why, next_step=next_step, code=code
+    )
+
+
+def build_batch(
+    prefilling: Seq[Sequence], decoding: Seq[Sequence], chunk_tokens: int
+) -> Batch | None:
+    """One iteration: all decodes, and up to `chunk_tokens` prompt tokens, first come first."""
+    chunks: list[PrefillChunk] = []
+    draws: list[Draw] = []
+    left = chunk_tokens
+    for seq in prefilling:
+        count = min(left, seq.uncomputed_tokens)
+        if not count:
+            break
+        left -= count
+        end = seq.computed + count
+        last = end == len(seq.tokens)
+        chunks.append(
+            PrefillChunk(
+                request_id=seq.request_id,
+                tokens=seq.tokens[seq.computed : end],
+                start=seq.computed,
+                slots=seq.slots,
+                sample=last,
+            )
+        )
+        if last:
+            draws.append(_draw(seq))
+    rows = [
+        DecodeRow(
+            request_id=seq.request_id,
+            token=seq.tokens[seq.computed],
+            position=seq.computed,
+            slots=seq.slots,
+        )
+        for seq in decoding
+    ]
+    draws.extend(_draw(seq) for seq in decoding)
+    return Batch(chunks=chunks, rows=rows, draws=draws) if chunks or rows else None
+
+
+def _draw(seq: Sequence) -> Draw:
+    return Draw(sampling=seq.start.sampling, index=len(seq.output))
