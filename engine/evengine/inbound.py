@@ -112,11 +112,14 @@ class Inbound:
         if request_id in self._resting:
             return self._refuse(request_id, "its earlier room is still in quarantine", retry=True)
         layout = self._layout
-        keys = split_keys(message.block_keys)
-        if message.blocks != layout.blocks_for(message.prompt_tokens) or len(keys) != (
-            message.prompt_tokens // layout.block_tokens
+        if (
+            message.prompt_tokens < 1
+            or message.output_tokens < 1
+            or message.blocks != layout.blocks_for(message.prompt_tokens)
+            or len(message.block_keys) != 16 * (message.prompt_tokens // layout.block_tokens)
         ):
             return self._refuse(request_id, "blocks, tokens and keys disagree", retry=False)
+        keys = split_keys(message.block_keys)
         most = layout.blocks_for(message.prompt_tokens + message.output_tokens)
         if most > self._l1.total_blocks:
             return self._refuse(
@@ -172,7 +175,8 @@ class Inbound:
             reason = f"{len(arrival.missing)} blocks have not been verified"
         elif (
             len(message.request.prompt) != arrival.prompt_tokens
-            or split_keys(message.request.block_keys) != arrival.keys
+            or message.request.block_keys != b"".join(arrival.keys)
+            or not message.generated
         ):
             reason = "the request is not the one that room was reserved for"
         if reason or arrival is None:
@@ -240,11 +244,16 @@ class Inbound:
         slot = arrival.slots[index]
         size = self._layout.block_tokens
         valid = min(size, arrival.prompt_tokens - block * size)
-        if header.valid_tokens != valid or header.boot_id != arrival.source.boot_id:
-            return "the header names other tokens or another life"
-        key = arrival.keys[block] if block < len(arrival.keys) else b""
-        data = self._memory.block(slot)[: valid * self._layout.token_bytes]
-        return verify_header(header, data, key, self._l1.generation(slot))
+        if header.valid_tokens != valid:
+            return f"{header.valid_tokens} valid tokens, not {valid}"
+        return verify_header(
+            header,
+            self._memory.block(slot),
+            boot_id=arrival.source.boot_id,
+            key=arrival.keys[block] if block < len(arrival.keys) else b"",
+            generation=self._l1.generation(slot),
+            token_bytes=self._layout.token_bytes,
+        )
 
     def _publish_received(self, seq: Sequence, arrival: Arrival) -> None:
         """Cache the full blocks that came. They are not written to L2: the prefill node did."""

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -33,7 +34,7 @@ from evengine.outlet import Counters
 from evengine.peers import PeerSet
 from evengine.pool.l1 import L1Cache
 from evengine.pool.l2 import LocalHostPool
-from evengine.pool.memory import KvMemory
+from evengine.pool.memory import KvMemory, sweep_stale
 from evengine.ports import Transfer
 from evengine.runner.executor import TorchExecutor, kv_layout
 from evengine.runner.selfcheck import SelfCheck, self_check
@@ -90,9 +91,13 @@ def run_engine(config: EngineConfig, wrap_transfer: WrapTransfer = lambda t: t) 
     counters: Counters = Counter()
     clock = SystemClock()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with KvMemory(config.node, boot_id, config.l1_blocks, layout.block_bytes) as memory:
+    sweep_stale()
+    memory = KvMemory(config.node, boot_id, config.l1_blocks, layout.block_bytes)
+    with closing(memory):
         transfer = wrap_transfer(
-            open_transfer(config.transfer, memory, config.node, boot_id, config.advertise_host)
+            open_transfer(
+                config.transfer, memory, config.node, boot_id, host=config.advertise_host
+            )
         )
         l2 = LocalHostPool(boot_id, config.l2_blocks, layout.block_bytes) if config.l2_blocks else None
         allowed = KeyRing()
@@ -176,3 +181,25 @@ def run_engine(config: EngineConfig, wrap_transfer: WrapTransfer = lambda t: t) 
             transfer.close()
             if l2 is not None:
                 l2.close()
+
+
+def _log_to_stderr(config: EngineConfig) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=config.log_level, handlers=[handler], force=True)
+
+
+def _require_exact(config: EngineConfig, check: SelfCheck) -> None:
+    """Say what the self-check found; refuse to go on if exactness was asked for and is not."""
+    if check.exact:
+        _log.info("self-check passed", extra={"numerics": check.numerics, "why": check.detail})
+        return
+    if not config.require_exact:
+        _log.warning("inexact numerics", extra={"numerics": check.numerics, "why": check.detail})
+        return
+    raise RefusedError(
+        what=f"engine {config.node} does not start",
+        why=f"this CPU's results depend on the batch: {check.detail}",
+        next_step='set "require_exact": false to serve without bit-equal output',
+        code="EV-2010",
+    )

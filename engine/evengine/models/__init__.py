@@ -1,0 +1,1 @@
+"""Models: where weights come from, how they lie on disk, how text becomes token ids."""

@@ -1,0 +1,223 @@
+"""A node's L1: one shared segment of host memory that every transfer backend can register.
+
+The segment is a file in /dev/shm named after the node and its boot id. Its owner holds an
+exclusive flock for as long as it lives, however it ends, so anybody can tell a live segment
+from a dead one without trusting process ids. Nodes are started with spawn, never fork: a forked
+child would keep the lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import re
+import secrets
+from hashlib import blake2b
+from pathlib import Path
+
+from evctl.core.errors import ConflictError, RefusedError
+
+SHM_DIRECTORY = Path("/dev/shm")
+PREFIX = "evctl-"
+HEADROOM_BYTES = 256 << 20
+"""Left free of what MemAvailable promises: taking all of it wakes the OOM killer."""
+RESERVATION_BITS = (46, 42, 36)
+"""Address bits to draw a base from; fewer where the address space is smaller."""
+MAP_ATTEMPTS = 8
+MAP_NORESERVE = 0x4000
+"""The same on x86-64 and aarch64; the mmap module does not name it."""
+
+MAP_FLAGS = mmap.MAP_SHARED | mmap.MAP_POPULATE
+"""Populated: the first copies would otherwise take one page fault for every 4 KiB."""
+
+_PLAIN_ID = re.compile(r"[A-Za-z0-9_.]{1,64}")
+
+
+def segment_name(node: str, boot_id: str) -> str:
+    """File name of a node's L1 in one life. Ids may hold any character, so others are hashed."""
+    boot = boot_id if _PLAIN_ID.fullmatch(boot_id) else "h." + _digest(boot_id)
+    return f"{PREFIX}{_digest(node)}-{boot}-l1"
+
+
+def available_bytes() -> int:
+    """The kernel's MemAvailable: what can be taken without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    raise RuntimeError("/proc/meminfo has no MemAvailable")
+
+
+def refuse_beyond(what: str, size_bytes: int, free_bytes: int, source: str, code: str) -> None:
+    """Raise RefusedError with the numbers if `size_bytes` exceed `free_bytes`."""
+    if size_bytes > free_bytes:
+        raise RefusedError(
+            what=what,
+            why=f"it needs {size_bytes} bytes ({size_bytes / 2**30:.2f} GiB), but {source} has "
+            f"{max(free_bytes, 0)} ({max(free_bytes, 0) / 2**30:.2f} GiB) free",
+            next_step="configure fewer blocks, or free memory on this node",
+            code=code,
+        )
+
+
+def owner_alive(descriptor: int) -> bool:
+    """Whether some other process holds the segment's lock; leaves it as it was."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
+def sweep_stale(directory: Path = SHM_DIRECTORY) -> list[str]:
+    """Unlink segments whose owner is dead; returns their names. Never touches a live one."""
+    return [path.name for path in sorted(directory.glob(PREFIX + "*")) if _unlink_if_dead(path)]
+
+
+class KvMemory:
+    """total_blocks * block_bytes of shared memory, mapped at an address fresh in each life.
+
+    Raises RefusedError EV-4101 (/dev/shm) or EV-4102 (memory) where there is no room, and
+    ConflictError EV-4103 if this life has a segment already.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        boot_id: str,
+        total_blocks: int,
+        block_bytes: int,
+        directory: Path = SHM_DIRECTORY,
+    ) -> None:
+        if total_blocks < 1 or block_bytes < 1:
+            raise ValueError(f"{total_blocks} blocks of {block_bytes} bytes are no memory")
+        self.node = node
+        self.boot_id = boot_id
+        self.total_blocks = total_blocks
+        self.block_bytes = block_bytes
+        self.size_bytes = total_blocks * block_bytes
+        self.name = segment_name(node, boot_id)
+        self.path = directory / self.name
+        self._refuse_without_room()
+        self._descriptor = self._create()
+        self._mapping = _map_at_fresh_address(self._descriptor, self.size_bytes)
+        self.base = address_of(self._mapping)
+        self.view = memoryview(self._mapping)
+
+    def block(self, slot: int) -> memoryview:
+        """The writable bytes of one slot. Raises IndexError outside the memory."""
+        if not 0 <= slot < self.total_blocks:
+            raise IndexError(f"slot {slot} is not in 0..{self.total_blocks - 1}")
+        start = slot * self.block_bytes
+        return self.view[start : start + self.block_bytes]
+
+    def close(self) -> None:
+        """Unlink the segment, drop the lock and unmap. Idempotent.
+
+        Transfers over this memory are closed before. While somebody still holds a view, the
+        mapping stays until the process ends: unmapping it would make that view a crash.
+        """
+        if self._descriptor < 0:
+            return
+        self.path.unlink(missing_ok=True)
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # the mapping holds a second descriptor
+        os.close(self._descriptor)
+        self._descriptor = -1
+        try:
+            self.view.release()
+            self._mapping.close()
+        except BufferError:
+            pass
+
+    def _refuse_without_room(self) -> None:
+        what = f"cannot create the KV memory of node {self.node!r}"
+        stat = os.statvfs(self.path.parent)
+        free_bytes = stat.f_bavail * stat.f_frsize
+        refuse_beyond(what, self.size_bytes, free_bytes, str(self.path.parent), "EV-4101")
+        usable_bytes = available_bytes() - HEADROOM_BYTES
+        refuse_beyond(what, self.size_bytes, usable_bytes, "MemAvailable less 256 MiB", "EV-4102")
+
+    def _create(self) -> int:
+        """Make the file nameless, lock it, then name it: a sweep never sees it unlocked."""
+        flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+        descriptor = os.open(self.path.parent, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Takes the pages now: a later write to a full /dev/shm would be a SIGBUS.
+            os.posix_fallocate(descriptor, 0, self.size_bytes)
+            # src_dir_fd is unused for an absolute path, but makes Python follow the link.
+            os.link(f"/proc/self/fd/{descriptor}", self.path, src_dir_fd=descriptor)
+        except FileExistsError as error:
+            os.close(descriptor)
+            raise ConflictError(
+                what=f"cannot create the KV memory of node {self.node!r}",
+                why=f"{self.path} exists: boot id {self.boot_id!r} is in use",
+                next_step="start the node with a new boot id",
+                code="EV-4103",
+            ) from error
+        except OSError as error:
+            os.close(descriptor)
+            raise RefusedError(
+                what=f"cannot create the KV memory of node {self.node!r}",
+                why=f"{self.size_bytes} bytes in {self.path.parent}: {error.strerror}",
+                next_step="configure fewer blocks, or free memory on this node",
+                code="EV-4101",
+            ) from error
+        return descriptor
+
+
+def address_of(mapping: mmap.mmap) -> int:
+    """Where a writable mapping lies in this process."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+
+
+def _digest(value: str) -> str:
+    return blake2b(value.encode(), digest_size=8).hexdigest()
+
+
+def _unlink_if_dead(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False  # gone meanwhile, or another user's
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _map_at_fresh_address(descriptor: int, size_bytes: int) -> mmap.mmap:
+    """Map the file below a reservation of random size, which is then given back.
+
+    The kernel's own randomisation spans about 1 TiB, in which the pools of two lives overlap
+    too often; a peer that still knows the old life must not find the new one where it was.
+    """
+    reservation = _reserve_random()
+    ceiling = reservation[1] if reservation else None
+    rejected: list[mmap.mmap] = []
+    mapping = mmap.mmap(descriptor, size_bytes, flags=MAP_FLAGS)
+    while ceiling and address_of(mapping) > ceiling and len(rejected) < MAP_ATTEMPTS:
+        rejected.append(mapping)  # keeps the hole that it fell into filled
+        mapping = mmap.mmap(descriptor, size_bytes, flags=MAP_FLAGS)
+    for other in [*rejected, *([reservation[0]] if reservation else [])]:
+        other.close()
+    return mapping
+
+
+def _reserve_random() -> tuple[mmap.mmap, int] | None:
+    """A mapping that nobody touches and its address; None where address space is limited."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    for bits in RESERVATION_BITS:
+        size_bytes = (1 + secrets.randbelow(1 << (bits - 12))) << 12
+        try:
+            reserved = mmap.mmap(-1, size_bytes, flags=flags)
+        except (OSError, OverflowError):
+            continue
+        return reserved, address_of(reserved)
+    return None

@@ -1,0 +1,155 @@
+"""Transfers between nodes of one machine: a memmove between two mapped segments.
+
+One thread copies. It maps a peer's segment under the name that holds the peer's boot id, and
+keeps a descriptor on it: the owner's lock on that very file tells whether it still lives. A
+later life of the same node is another file, so it can never be written by mistake.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from evctl.wire.messages import TransferAddress
+from evengine.pool.memory import KvMemory, address_of, owner_alive, segment_name
+from evengine.ports import Clock, Piece, TransferState
+from evengine.transfer.queued import PeerLife, QueuedTransfer
+from evengine.transfer.tickets import Ticket
+
+SLICE_BYTES = 1 << 20
+"""Copied between two looks at deadline and cancellation; about 0.2 ms."""
+CLOSE_WAIT_S = 5.0
+
+
+class ShmPeer(PeerLife):
+    """One life of a peer. Mapping and descriptor belong to the worker thread."""
+
+    def __init__(self, address: TransferAddress) -> None:
+        super().__init__(address)
+        self.mapping: mmap.mmap | None = None
+        self.base = 0
+        self.descriptor = -1
+
+    def attach(self, directory: str) -> str:
+        """Map the peer's segment; returns why that is not possible, or ""."""
+        if self.address.endpoint != segment_name(*self.life):
+            return f"segment {self.address.endpoint!r} is not that of {self.life}"
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            self.descriptor = os.open(os.path.join(directory, self.address.endpoint), flags)
+            if os.fstat(self.descriptor).st_size != self.address.size_bytes:
+                return f"segment {self.address.endpoint} has another size than announced"
+            self.mapping = mmap.mmap(self.descriptor, self.address.size_bytes)
+        except OSError as error:
+            return f"segment {self.address.endpoint}: {error.strerror}"
+        self.base = address_of(self.mapping)
+        return self.death()
+
+    def death(self) -> str:
+        """Why the segment may not be used any more, or ""."""
+        return "" if owner_alive(self.descriptor) else f"{self.address.node} has died"
+
+    def detach(self) -> None:
+        if self.mapping is not None:
+            self.mapping.close()
+            self.mapping = None
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class ShmTransfer(QueuedTransfer[ShmPeer]):
+    """Transfer over /dev/shm. Stopped copies are settled: the worker itself has stopped."""
+
+    backend = "shm"
+
+    def __init__(
+        self, memory: KvMemory, node: str, boot_id: str, clock: Clock | None = None
+    ) -> None:
+        super().__init__(memory, node, boot_id, clock, stoppable=True)
+        self.address = TransferAddress(
+            backend=self.backend,
+            node=node,
+            boot_id=boot_id,
+            endpoint=memory.name,
+            base=0,
+            size_bytes=memory.size_bytes,
+            block_bytes=memory.block_bytes,
+        )
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._worker = threading.Thread(target=self._work, name="kv-copy", daemon=True)
+        self._worker.start()
+
+    def close(self) -> None:
+        """Stop after the current slice and unmap all peers. Idempotent."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._book.fail_all("the transfer was closed")
+            for peer in self._lives.values():
+                self._end_life(peer, "the transfer was closed")
+            self._lives.clear()
+            self._changed.notify_all()
+        self._worker.join(CLOSE_WAIT_S)
+
+    def _new_life(self, peer: TransferAddress) -> ShmPeer:
+        return ShmPeer(peer)
+
+    def _open(self, peer: ShmPeer) -> None:
+        self._jobs.append(lambda: self._attach(peer))
+
+    def _enqueue(self, peer: ShmPeer, ticket: Ticket) -> None:
+        self._jobs.append(lambda: self._copy(peer, ticket))
+
+    def _end_life(self, peer: ShmPeer, reason: str) -> None:
+        super()._end_life(peer, reason)
+        self._jobs.append(peer.detach)  # after every job that uses the mapping
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs:
+                    if self._closed:
+                        return
+                    self._changed.wait()
+                job = self._jobs.popleft()
+            job()
+
+    def _attach(self, peer: ShmPeer) -> None:
+        fault = "" if peer.over else peer.attach(str(self._memory.path.parent))
+        if fault:
+            self._distrust(peer, fault)
+
+    def _copy(self, peer: ShmPeer, ticket: Ticket) -> None:
+        """Copy a ticket's pieces. A dead owner's memory is harmless, but its ticket fails."""
+        if peer.mapping is None or not self._book.start(ticket):
+            return
+        fault = peer.death()
+        for piece in ticket.pieces:
+            fault = fault or self._copy_piece(peer, ticket, piece)
+            if fault:
+                break
+        fault = fault or peer.death()
+        if not fault:
+            self._book.end(ticket, TransferState.DONE)
+            return
+        self._book.end(ticket, TransferState.FAILED, fault)
+        if fault == peer.death():
+            self._distrust(peer, fault)
+
+    def _copy_piece(self, peer: ShmPeer, ticket: Ticket, piece: Piece) -> str:
+        """Returns why it stopped early, or "". memmove through ctypes releases the GIL."""
+        local = self._memory.base + piece.local_offset
+        remote = peer.base + piece.remote_offset
+        source, target = (local, remote) if ticket.push else (remote, local)
+        for start in range(0, piece.length_bytes, SLICE_BYTES):
+            if ticket.stop or self._clock.now_s() >= ticket.deadline_s:
+                return ticket.stop or "deadline passed"
+            length_bytes = min(SLICE_BYTES, piece.length_bytes - start)
+            ctypes.memmove(target + start, source + start, length_bytes)
+        return ""

@@ -1,0 +1,64 @@
+"""Random cancels, aborts and duplicate ids leave nothing behind."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.engine.driver import Driver
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+REQUESTS = 1_000
+
+
+def test_a_thousand_random_cancels(tmp_path: Path, prepared_model) -> None:
+    """Mixed load on both nodes in both roles; every request is cancelled at a random moment,
+    on one node or both, some twice, some under an id that is in use."""
+    rng = random.Random(11)
+    with Driver(
+        tmp_path, prepared_model("random-4l256"), l1_blocks=300, l2_blocks=100, block_tokens=16
+    ) as driver:
+        driver.settle()
+        before = {name: driver.quiet(name).load.l1_used_blocks for name in "ab"}
+        flying: list[str] = []
+        duplicates = 0
+        for number in range(REQUESTS):
+            prefill, decode = rng.choice(["aa", "ab", "ba", "bb"])
+            if flying and rng.random() < 0.1:
+                request_id = rng.choice(flying)
+                driver.results[request_id].shared_id = True
+                duplicates += 1
+            else:
+                request_id = f"c{number}"
+                flying.append(request_id)
+            prompt = [rng.randrange(256) for _ in range(rng.choice([1, 20, 90, 400]))]
+            driver.submit(
+                prompt,
+                prefill=prefill,
+                decode=decode,
+                request_id=request_id,
+                tenant=rng.choice(["t", "u"]),
+                max_tokens=rng.choice([1, 5, 60]),
+                temperature=rng.choice([0.0, 1.0]),
+            )
+            while len(flying) > rng.choice([2, 10, 30]):
+                victim = flying.pop(rng.randrange(len(flying)))
+                driver.cancel(victim, *rng.choice([["a"], ["b"], ["a", "b"], ["b", "a", "a"]]))
+            driver.pump(rng.choice([0.0, 0.0, 0.001, 0.01]))
+        for victim in flying:
+            driver.cancel(victim)
+        assert duplicates > 50
+        for name in "ab":
+            after = driver.quiet(name)
+            assert after.problems == ()
+            assert after.load.l1_used_blocks == before[name]
+            assert driver.inspect(name).counters.get("handovers_revoked", 0) == 0
+        finished = [r for r in driver.results.values() if r.finish]
+        assert any(r.finish == "cancelled" for r in finished)
+        assert any(r.finish == "length" for r in finished)
+        assert all(r.finish != "error" for r in finished), "a cancel broke another request"
+        tokens = driver.run([[1, 2, 3]], prefill="a", decode="b", max_tokens=3)
+        assert tokens == driver.run([[1, 2, 3]], prefill="b", decode="a", max_tokens=3)

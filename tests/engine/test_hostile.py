@@ -1,0 +1,244 @@
+"""What a broken or hostile peer sends is refused with a reason, and the engine lives on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from evctl.wire.codec import MAX_MESSAGE_BYTES, decode, encode
+from evctl.wire.keys import KeyPair, generate_keypair, to_z85
+from evctl.wire.messages import (
+    AnyMessage,
+    BlocksLanded,
+    HandOver,
+    KvRefused,
+    PeerInfo,
+    Peers,
+    Ping,
+    Pong,
+    Refused,
+    ReleaseKv,
+    ReserveKv,
+    Stop,
+)
+from tests.engine.driver import Driver
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+
+class RawPeer:
+    """A DEALER with CURVE that sends any bytes to an engine's peer channel."""
+
+    def __init__(self, endpoint: str, server_key: bytes, keypair: KeyPair) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.curve_publickey = to_z85(keypair.public).encode()
+        self._socket.curve_secretkey = to_z85(keypair.secret).encode()
+        self._socket.curve_serverkey = to_z85(server_key).encode()
+        self._socket.linger = 0
+        self._socket.connect(endpoint)
+
+    def ask(self, frame: bytes, timeout_s: float = 20.0) -> AnyMessage | None:
+        """The answer to one frame, None if there is none in time."""
+        self._socket.send(frame)
+        if not self._socket.poll(timeout_s * 1000):
+            return None
+        return decode(self._socket.recv())
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+@pytest.fixture
+def driver(tmp_path: Path, prepared_model) -> Iterator[Driver]:
+    with Driver(tmp_path, prepared_model("random-4l256"), names=("a",), l1_blocks=64) as running:
+        yield running
+
+
+@pytest.fixture
+def stranger(driver: Driver) -> KeyPair:
+    """A key that the control plane announced as node x."""
+    keypair = generate_keypair()
+    hello = driver.nodes["a"].hello
+    assert hello is not None
+    other = msgspec.structs.replace(
+        hello.peer, node="x", boot_id="xx", public_key=keypair.public, endpoint="tcp://127.0.0.1:9"
+    )
+    driver.send("a", Peers(driver.epoch, (hello.peer, other)))
+    driver.inspect("a")
+    return keypair
+
+
+@pytest.fixture
+def connect(driver: Driver) -> Iterator[Callable[[KeyPair], RawPeer]]:
+    opened: list[RawPeer] = []
+    hello = driver.nodes["a"].hello
+    assert hello is not None
+
+    def open_peer(keypair: KeyPair, server_key: bytes = hello.peer.public_key) -> RawPeer:
+        opened.append(RawPeer(hello.peer.endpoint, server_key, keypair))
+        return opened[-1]
+
+    yield open_peer
+    for peer in opened:
+        peer.close()
+
+
+def assert_alive(driver: Driver) -> None:
+    assert driver.run([[1, 2, 3, 4]], max_tokens=3)
+    assert driver.quiet("a").problems == ()
+
+
+def counter(driver: Driver, name: str) -> float:
+    return driver.inspect("a").counters.get(name, 0)
+
+
+def test_an_unknown_key_never_gets_in(driver: Driver, stranger: KeyPair, connect) -> None:
+    peer = connect(generate_keypair())
+    assert peer.ask(encode(Ping("x", "xx", 1)), timeout_s=3.0) is None
+    driver.until(lambda: counter(driver, "wire_peer_denied_key") >= 1, 20.0, "the refusal")
+    assert "denied" in driver.nodes["a"].log()
+    assert_alive(driver)
+
+
+def test_a_wrong_server_key_never_gets_in(driver: Driver, stranger: KeyPair, connect) -> None:
+    peer = connect(stranger, server_key=generate_keypair().public)
+    assert peer.ask(encode(Ping("x", "xx", 1)), timeout_s=3.0) is None
+    assert_alive(driver)
+
+
+def test_another_protocol_version(driver: Driver, stranger: KeyPair, connect) -> None:
+    frame = bytearray(encode(Ping("x", "xx", 1)))
+    frame[2:4] = (0).to_bytes(2, "big")
+    answer = connect(stranger).ask(bytes(frame))
+    assert isinstance(answer, Refused)
+    assert "version 0" in answer.reason
+    assert_alive(driver)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 5, -1])
+def test_a_truncated_message(driver: Driver, stranger: KeyPair, connect, cut: int) -> None:
+    answer = connect(stranger).ask(encode(Ping("x", "xx", 1))[:cut])
+    assert isinstance(answer, Refused)
+    assert answer.reason
+    assert_alive(driver)
+
+
+def test_a_hundred_megabytes(driver: Driver, stranger: KeyPair, connect) -> None:
+    frame = encode(Ping("x", "xx", 1)) + bytes(100 * 1024 * 1024)
+    answer = connect(stranger).ask(frame)
+    assert isinstance(answer, Refused)
+    assert f"{MAX_MESSAGE_BYTES}" in answer.reason.replace(",", "").replace("_", "")
+    assert_alive(driver)
+
+
+def test_a_message_for_the_other_end(driver: Driver, stranger: KeyPair, connect) -> None:
+    peer = connect(stranger)
+    answer = peer.ask(encode(Stop()))
+    assert isinstance(answer, Refused)
+    assert "Stop" in answer.reason
+    assert isinstance(peer.ask(encode(Ping("x", "xx", 1))), Pong)
+    assert_alive(driver)
+
+
+def reserve(info: PeerInfo, **changes: object) -> ReserveKv:
+    values: dict[str, object] = {
+        "request_id": "q",
+        "source": info,
+        "tenant": "t",
+        "blocks": 1,
+        "prompt_tokens": 3,
+        "output_tokens": 4,
+        "block_keys": b"",
+        **changes,
+    }
+    return ReserveKv(**values)  # type: ignore[arg-type]
+
+
+def test_hand_overs_that_make_no_sense(driver: Driver, stranger: KeyPair, connect) -> None:
+    """Counts that disagree, room that can never be, a hand-over out of nowhere."""
+    hello = driver.nodes["a"].hello
+    assert hello is not None
+    info = msgspec.structs.replace(
+        hello.peer, node="x", boot_id="xx", public_key=stranger.public
+    )
+    peer = connect(stranger)
+    for message in (
+        reserve(info, blocks=5),
+        reserve(info, block_keys=bytes(16)),
+        reserve(info, block_keys=bytes(7)),
+        reserve(info, prompt_tokens=0, blocks=0),
+        reserve(info, output_tokens=10**9),
+        reserve(info, blocks=-1, prompt_tokens=-16),
+    ):
+        answer = peer.ask(encode(message))
+        assert isinstance(answer, KvRefused | Refused), message
+    answer = peer.ask(encode(BlocksLanded("nobody", "xx", 0, ())))
+    assert isinstance(answer, KvRefused | Refused)
+    assert driver.quiet("a").load.l1_used_blocks == 0
+    assert_alive(driver)
+
+
+def test_a_reservation_whose_source_leaves_is_freed(
+    driver: Driver, stranger: KeyPair, connect
+) -> None:
+    hello = driver.nodes["a"].hello
+    assert hello is not None
+    info = msgspec.structs.replace(
+        hello.peer, node="x", boot_id="xx", public_key=stranger.public
+    )
+    peer = connect(stranger)
+    peer.ask(encode(reserve(info)))
+    assert driver.inspect("a").load.l1_used_blocks == 1
+    peer.ask(encode(ReleaseKv("q", "xx")), timeout_s=0.2)
+    driver.quiet("a")
+    peer.ask(encode(reserve(info)))
+    driver.send("a", Peers(driver.epoch, (hello.peer,)))
+    # slots of a writer that vanished rest in quarantine, and are in use until then
+    time.sleep(0)
+    assert driver.inspect("a").load.l1_used_blocks == 1
+    assert_alive_with_quarantine(driver)
+
+
+def assert_alive_with_quarantine(driver: Driver) -> None:
+    assert driver.run([[1, 2, 3, 4]], max_tokens=3)
+    assert driver.inspect("a").problems == ()
+
+
+def test_a_hand_over_of_another_request(driver: Driver, stranger: KeyPair, connect) -> None:
+    """Room was reserved for one prompt; another cannot be slipped in."""
+    hello = driver.nodes["a"].hello
+    assert hello is not None
+    info = msgspec.structs.replace(
+        hello.peer, node="x", boot_id="xx", public_key=stranger.public
+    )
+    peer = connect(stranger)
+    peer.ask(encode(reserve(info)))
+    driver.submit([1, 2, 3], request_id="shape")
+    driver.wait(["shape"])
+    from evctl.core.sampling import SamplingParams
+    from evctl.wire.messages import HandOverResult, StartRequest
+
+    start = StartRequest(
+        request_id="q",
+        tenant="t",
+        branch="",
+        generation=0,
+        epoch=1,
+        prompt=(9, 9, 9, 9),
+        root_key=bytes(16),
+        block_keys=b"",
+        sampling=SamplingParams(max_tokens=4),
+        prefill_node="x",
+        decode_node="a",
+    )
+    answer = peer.ask(encode(HandOver(start, "xx", (1,), (), 0)))
+    assert isinstance(answer, HandOverResult)
+    assert not answer.accepted
+    peer.ask(encode(ReleaseKv("q", "xx")), timeout_s=0.2)
+    assert_alive(driver)
