@@ -103,6 +103,10 @@ class Inbound:
     def count(self) -> int:
         return len(self._arrivals)
 
+    def expects(self, request_id: str) -> bool:
+        """Whether room is reserved under this id, so that nothing else may run under it."""
+        return request_id in self._arrivals
+
     # ------------------------------------------------------------ from the peer
 
     def on_reserve(self, message: ReserveKv) -> AnyMessage:

@@ -108,7 +108,7 @@ class Loop:
         """Queue a request. Raises RequestRefusedError and changes nothing if it cannot run."""
         schedule.check_request(
             start,
-            known=start.request_id in self._sequences,
+            known=start.request_id in self._sequences or self.inbound.expects(start.request_id),
             waiting=len(self._waiting),
             max_waiting=self._limits.max_waiting,
             executor=self._executor,
@@ -121,13 +121,17 @@ class Loop:
         """End a request wherever it stands. False if it is not here."""
         seq = self._sequences.get(request_id)
         if seq is not None:
+            self.counters[f"cancelled_in_{seq.stage.value}"] += 1
             self._finish(seq, FinishReason.CANCELLED)
             return True
         handed_to = self._handed_over.pop(request_id, None)
         if handed_to is not None:
             # the canceller may have reached the other node before the hand-over did
+            self.counters["cancels_forwarded"] += 1
             return self._outlet.to_peer(handed_to, CancelRequest(request_id))
-        return self.inbound.cancel(request_id)
+        known = self.inbound.cancel(request_id)
+        self.counters["cancelled_in_arrival" if known else "cancelled_unknown"] += 1
+        return known
 
     def load(self) -> Load:
         """What this node is busy with now."""

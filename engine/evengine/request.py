@@ -18,7 +18,7 @@ class Stage(Enum):
 
     WAITING = "waiting"
     PREFILL = "prefill"
-    HANDING_OVER = "handing over"
+    HANDING_OVER = "handing_over"
     DECODE = "decode"
     DONE = "done"
 

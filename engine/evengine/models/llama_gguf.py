@@ -69,9 +69,7 @@ def config_from_gguf(
         raise malformed(gguf.path, str(error)) from error
 
 
-def canonical_tensors(
-    gguf: GgufFile, config: ModelConfig
-) -> Iterator[tuple[str, list[Floats]]]:
+def canonical_tensors(gguf: GgufFile, config: ModelConfig) -> Iterator[tuple[str, list[Floats]]]:
     """(canonical name, parts) in file order; parts are consecutive rows in float32.
 
     All shapes are checked before the first tensor is read. Raises EvctlError.

@@ -35,7 +35,9 @@ def random_tensor(config: ModelConfig, seed: int, name: str, shape: Shape) -> li
         return [1.0 + _uniform(seed, name, shape, NORM_SPREAD)]
     if kind == "wqkv":
         stds = _qkv_stds(config)
-        return [_uniform(seed, f"{name}.{part}", (rows, shape[1]), std) for part, rows, std in stds]
+        return [
+            _uniform(seed, f"{name}.{part}", (rows, shape[1]), std) for part, rows, std in stds
+        ]
     if kind == "w_kv_down":
         latent = _uniform(seed, name + ".latent", (config.latent_dim, shape[1]), 1.0)
         rope_std = sqrt(SCORE_STD / shape[1])

@@ -78,10 +78,13 @@ def find_model(name: str) -> Path:
 
 
 def is_prepared(directory: Path) -> bool:
-    """Whether a whole model of this version lies there."""
+    """Whether a whole model of this version lies there, under its own hash."""
     try:
-        read_index(directory, load_model_config(directory))
+        config = load_model_config(directory)
+        read_index(directory, config)
     except EvctlError:
+        return False
+    if config.weights_hash != directory.name:
         return False
     files = (TOKENIZER_FILE, TEMPLATE_FILE, LICENCE_FILE)
     return all((directory / file).is_file() for file in files)

@@ -31,6 +31,8 @@ CHATML_TEMPLATE = (
 def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer a GGUF file describes: byte-level BPE with the "smollm" splitting.
 
+    A byte that the vocabulary lacks vanishes from the text; SmolLM2 lacks six control characters
+    and lead bytes that no assigned character has.
     Raises IntegrityError (EV-2108) when the vocabulary or the merges make no sense, or when
     another kind of tokenizer is asked for.
     """
@@ -71,9 +73,7 @@ def byte_characters() -> list[str]:
     """The printable character that stands for each byte in byte-level vocabularies (GPT-2)."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     hidden = [byte for byte in range(256) if byte not in printable]
-    return [
-        chr(byte if byte in printable else 256 + hidden.index(byte)) for byte in range(256)
-    ]
+    return [chr(byte if byte in printable else 256 + hidden.index(byte)) for byte in range(256)]
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
@@ -106,7 +106,11 @@ def _merge(line: str) -> tuple[str, str]:
 
 def _token_types(metadata: Mapping[str, Any], n_tokens: int) -> list[int]:
     types = metadata.get("tokenizer.ggml.token_type")
-    if types is None or isinstance(types, (str, list)) or getattr(types, "shape", 0) != (n_tokens,):
+    if (
+        types is None
+        or isinstance(types, (str, list))
+        or getattr(types, "shape", 0) != (n_tokens,)
+    ):
         _refuse("token types are missing or not one a token")
     return [int(kind) for kind in types]
 
@@ -133,7 +137,7 @@ def _refuse(why: str, cause: Exception | None = None) -> NoReturn:
 class _Strict(Undefined):
     """May be tested ("if tools") and never printed, so a missing field is not silent."""
 
-    __str__ = Undefined._fail_with_undefined_error  # type: ignore[assignment]
+    __str__ = Undefined._fail_with_undefined_error
 
 
 class ChatTemplate:
@@ -196,6 +200,6 @@ def _template_error(error: Exception) -> EvctlError:
     return UsageError(
         what="the chat template cannot be rendered",
         why=str(error) or type(error).__name__,
-        next_step="check that every message has a role and text content the model's template takes",
+        next_step="check that every message has a role and a text that the template takes",
         code="EV-2109",
     )
