@@ -47,6 +47,8 @@ IDLE_WAIT_S = 0.25
 """Longest sleep of an idle engine; a message ends it at once."""
 ACTIVE_WAIT_S = 0.02
 TRANSFER_WAIT_S = 0.001
+STALL_S = 0.1
+"""A turn must not spend longer than this outside the model, whatever a peer does."""
 MAX_MESSAGES = 64
 INVENTORY_PAGE_BLOCKS = 4_096
 
@@ -83,6 +85,7 @@ class Agent:
         self._peers_epoch = -1
         self._sequence = 0
         self._next_beat_s = float("-inf")
+        self._overhead_max_s = 0.0
         self._stopping = self._draining = False
         self._poller = self._new_poller()
         self._from_control: dict[type, Callable[[Any], None]] = {
@@ -117,6 +120,7 @@ class Agent:
     def run(self) -> None:
         """Serve until stopped. Returns after the last message was handed to the sockets."""
         while not self._stopping and not (self._draining and not self._loop.active):
+            started_s, run_s = self._clock.now_s(), self._loop.run_s
             self._greet()
             self._receive()
             worked = self._loop.turn()
@@ -126,6 +130,8 @@ class Agent:
             self._uplink.flush(samples_too=beat)
             if beat:
                 self._heartbeat(now_s)
+            elapsed_s = self._clock.now_s() - started_s
+            self._note_overhead(elapsed_s - (self._loop.run_s - run_s))
             if not worked:
                 self._wait(now_s)
         self._uplink.flush(samples_too=True)
@@ -175,6 +181,13 @@ class Agent:
         else:
             wait_s = IDLE_WAIT_S
         self._poller.poll(max(0.0, min(wait_s, self._next_beat_s - now_s)) * 1000)
+
+    def _note_overhead(self, overhead_s: float) -> None:
+        """Time of a turn that was neither model nor sleep: what everybody on this node waits for."""
+        self._overhead_max_s = max(self._overhead_max_s, overhead_s)
+        self._counters["turns"] += 1
+        if overhead_s > STALL_S:
+            self._counters["stalled_turns"] += 1
 
     def _heartbeat(self, now_s: float) -> None:
         self._next_beat_s = now_s + HEARTBEAT_S
@@ -271,6 +284,7 @@ class Agent:
 
     def _all_counters(self) -> dict[str, float]:
         totals: dict[str, float] = dict(self._counters)
+        totals["turn_overhead_max_ms"] = self._overhead_max_s * 1e3
         for name, counts in (("control", self._control.counters), ("peer", self._listener.counters)):
             totals.update({f"wire_{name}_{key}": float(value) for key, value in counts.items()})
         return totals

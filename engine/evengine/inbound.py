@@ -197,12 +197,14 @@ class Inbound:
         arrival = self._arrivals.get(message.request_id)
         if arrival is not None and arrival.source.boot_id == message.boot_id:
             self._drop(arrival, writer_done=message.settled)
-        elif (rest := self._resting.get(message.request_id)) and rest.boot_id == message.boot_id:
+        rest = self._resting.get(message.request_id)
+        if rest is not None and rest.boot_id == message.boot_id:
             if message.settled:
                 self._lift(message.request_id)
             else:
+                # the source has said its last word; its backend may still have one
                 rest.until_s = self._clock.now_s() + self._limits.quarantine_s
-        else:
+        elif arrival is None:
             self._release_active(message.request_id)
 
     # ------------------------------------------------------------ from the loop

@@ -68,6 +68,8 @@ class Loop:
         self._eos_ids = eos_ids
         self._decode_text = decode_text
         self._limits = limits
+        self.run_s = 0.0
+        """Wall seconds spent in the executor so far."""
         self._sequences: dict[str, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
         self._prefilling: list[Sequence] = []
@@ -186,9 +188,10 @@ class Loop:
         if batch is None:
             self._announce_evictions()
             return False
-        started_s = self._clock.thread_cpu_s()
+        started_s, started_cpu_s = self._clock.now_s(), self._clock.thread_cpu_s()
         sampled = self._executor.run(batch)
-        self._sample(batch, self._clock.thread_cpu_s() - started_s)
+        self.run_s += self._clock.now_s() - started_s
+        self._sample(batch, self._clock.thread_cpu_s() - started_cpu_s)
         self._apply(batch, sampled)
         self._announce_evictions()
         return True

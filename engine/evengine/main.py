@@ -41,7 +41,7 @@ from evengine.runner.selfcheck import SelfCheck, self_check
 from evengine.transfer import open_transfer
 from evengine.uplink import Uplink
 
-WrapTransfer = Callable[[Transfer], Transfer]
+WrapTransfer = Callable[[Transfer, KvMemory], Transfer]
 
 _log = logging.getLogger("evengine")
 
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def run_engine(config: EngineConfig, wrap_transfer: WrapTransfer = lambda t: t) -> None:
+def run_engine(config: EngineConfig, wrap_transfer: WrapTransfer = lambda transfer, _: transfer) -> None:
     """Start an engine and serve until Stop or SIGTERM. wrap_transfer: for fault injection."""
     torch.set_num_threads(config.threads)
     keypair = load_keypair(Path(config.keypair))
@@ -94,11 +94,10 @@ def run_engine(config: EngineConfig, wrap_transfer: WrapTransfer = lambda t: t) 
     sweep_stale()
     memory = KvMemory(config.node, boot_id, config.l1_blocks, layout.block_bytes)
     with closing(memory):
-        transfer = wrap_transfer(
-            open_transfer(
-                config.transfer, memory, config.node, boot_id, host=config.advertise_host
-            )
+        opened = open_transfer(
+            config.transfer, memory, config.node, boot_id, host=config.advertise_host
         )
+        transfer = wrap_transfer(opened, memory)
         l2 = LocalHostPool(boot_id, config.l2_blocks, layout.block_bytes) if config.l2_blocks else None
         allowed = KeyRing()
         listener = Listener(

@@ -71,26 +71,38 @@ class EvctlError(Exception):
 
 
 class UsageError(EvctlError):
+    """The command or value is malformed."""
+
     default_exit = ExitCode.USAGE
 
 
 class ConfigError(EvctlError):
+    """A configuration file or key is wrong."""
+
     default_exit = ExitCode.CONFIG_INVALID
 
 
 class UnreachableError(EvctlError):
+    """The other side, or an address of ours, cannot be reached."""
+
     default_exit = ExitCode.UNREACHABLE
 
 
 class ConflictError(EvctlError):
+    """Somebody else changed or holds the thing."""
+
     default_exit = ExitCode.CONFLICT
 
 
 class RefusedError(EvctlError):
+    """A safety rule says no."""
+
     default_exit = ExitCode.REFUSED
 
 
 class NotFoundError(EvctlError):
+    """The named thing does not exist."""
+
     default_exit = ExitCode.NOT_FOUND
 
 

@@ -68,6 +68,8 @@ class TransferDone(Fact, frozen=True, tag=True):
 
 
 class TransferFailed(Fact, frozen=True, tag=True):
+    """A request's KV did not arrive whole at `destination`."""
+
     request_id: str
     destination: str
     reason: str

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from enum import Enum
+from enum import StrEnum
 
 import msgspec
 
 from evctl.core.errors import UsageError
 
 
-class Phase(str, Enum):
+class Phase(StrEnum):
     """The two phases of a request; the label of work, never of a node."""
 
     PREFILL = "P"
     DECODE = "D"
 
 
-class Role(str, Enum):
+class Role(StrEnum):
     """Which phase the router sends to a node. An engine has no role: it runs what it is sent."""
 
     PREFILL = "P"

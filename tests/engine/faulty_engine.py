@@ -2,6 +2,8 @@
 
 flip-received, swap-received: what was verified on arrival is damaged before it is used, as a
 bug or bad memory would. These must be caught by the suite, not by the engine.
+Any transfer.faulty.FaultKind by value: the third write to a peer goes wrong that way. These
+must be caught by the engine.
 """
 
 from __future__ import annotations
@@ -12,10 +14,15 @@ from pathlib import Path
 from evengine.config import load_config
 from evengine.inbound import Arrival, Inbound
 from evengine.main import run_engine
+from evengine.pool.memory import KvMemory
+from evengine.ports import Transfer
 from evengine.request import Sequence
+from evengine.transfer.faulty import Fault, FaultKind, FaultyTransfer
+
+FAULTY_CALL = 2
 
 
-def damage(fault: str) -> None:
+def damage_received(fault: str) -> None:
     original = Inbound._publish_received
 
     def publish_received(self: Inbound, seq: Sequence, arrival: Arrival) -> None:
@@ -31,8 +38,21 @@ def damage(fault: str) -> None:
     Inbound._publish_received = publish_received  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
-    _, flag, fault, _, config = sys.argv
+def main() -> None:
+    _, flag, fault, _, config_path = sys.argv
     assert flag == "--fault"
-    damage(fault)
-    run_engine(load_config(Path(config)))
+    config = load_config(Path(config_path))
+    if fault.endswith("-received"):
+        damage_received(fault)
+        run_engine(config)
+        return
+    schedule = {FAULTY_CALL: Fault(kind=FaultKind(fault), polls=20, offset=5)}
+
+    def wrap(transfer: Transfer, memory: KvMemory) -> Transfer:
+        return FaultyTransfer(transfer, schedule, memory)
+
+    run_engine(config, wrap)
+
+
+if __name__ == "__main__":
+    main()

@@ -116,9 +116,8 @@ def transfer(
         status = poll()
         longest_s = max(longest_s, time.perf_counter() - before_s)
     ended_s = time.perf_counter() - start_s
-    print(
-        f"  status ({tag}) ended as {status} after {ended_s:.2f} s, longest call {longest_s * 1e3:.2f} ms"
-    )
+    slowest = f"longest call {longest_s * 1e3:.2f} ms"
+    print(f"  status ({tag}) ended as {status} after {ended_s:.2f} s, {slowest}")
 
 
 def beside(ticker: Ticker, engine: object, base: int, mute: str, remote_mute: int) -> None:

@@ -190,7 +190,7 @@ class _Cursor:
             raise unsupported(self.path, f"metadata type {kind}")
         raw = self.take(self.count(dtype.itemsize, claimed, "numbers") * dtype.itemsize)
         if kind == BOOL_TYPE:  # any other byte than 0 and 1 would be an invalid bool
-            return np.frombuffer(raw, np.uint8) != 0
+            return np.frombuffer(raw, np.uint8).astype(np.bool_)
         return np.frombuffer(raw, dtype)
 
 

@@ -29,9 +29,9 @@ from evengine.models.tokenizer import TEMPLATE_FILE, TOKENIZER_FILE
 
 def cache_root() -> Path:
     """Where prepared models lie; read from the environment at each call."""
-    configured = os.environ.get("XDG_CACHE_HOME", "")
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The XDG rules ask to ignore a relative path.
-    base = Path(configured) if os.path.isabs(configured) else Path.home() / ".cache"
+    base = configured if configured.is_absolute() else Path.home() / ".cache"
     return base / "evctl" / "models"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -154,7 +153,6 @@ class ChatTemplate:
             extensions=["jinja2.ext.loopcontrols"],
         )
         environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
         try:
             self._template = environment.from_string(source)
         except (TemplateError, RecursionError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from math import prod
 from pathlib import Path
 
@@ -15,18 +14,14 @@ from evengine.models.store import load_model_config
 def load_weights(directory: Path) -> dict[str, torch.Tensor]:
     """Canonical name -> float32 tensor; `layout` lists names, shapes and the fused splits.
 
-    The tensors are views of one shared mapping, so every process on the machine uses the same
-    pages. They must not be written to: a write would change the file. Raises IntegrityError
-    (EV-2107) when the files do not fit each other.
+    The tensors are views of one private mapping: clean pages are those of the page cache, shared
+    by every process on the machine, and a stray write stays in the process that made it. Raises
+    IntegrityError (EV-2107) when the files do not fit each other.
     """
     index = read_index(directory, load_model_config(directory))
     path = directory / WEIGHTS_FILE
-    # A shared mapping needs write permission; without it a private one shares clean pages too.
     flat = torch.from_file(
-        str(path),
-        shared=os.access(path, os.W_OK),
-        size=index.total_bytes // 4,
-        dtype=torch.float32,
+        str(path), shared=False, size=index.total_bytes // 4, dtype=torch.float32
     )
     return {
         name: flat.narrow(0, place.offset_bytes // 4, prod(place.shape)).view(place.shape)

@@ -14,6 +14,7 @@ import mmap
 import os
 import re
 import secrets
+import weakref
 from hashlib import blake2b
 from pathlib import Path
 
@@ -23,14 +24,27 @@ SHM_DIRECTORY = Path("/dev/shm")
 PREFIX = "evctl-"
 HEADROOM_BYTES = 256 << 20
 """Left free of what MemAvailable promises: taking all of it wakes the OOM killer."""
-RESERVATION_BITS = (46, 42, 36)
-"""Address bits to draw a base from; fewer where the address space is smaller."""
+BASE_RANGE = (16 << 40, 64 << 40)
+"""Addresses that neither x86-64 nor aarch64 Linux gives to programs, libraries or heaps."""
+BASE_ALIGNMENT = 2 << 20
 MAP_ATTEMPTS = 8
-MAP_NORESERVE = 0x4000
-"""The same on x86-64 and aarch64; the mmap module does not name it."""
-
+MAP_FIXED_NOREPLACE = 0x100000
+"""Fail rather than move or replace; the mmap module does not name it."""
+MAP_FAILED = ctypes.c_void_p(-1).value
 MAP_FLAGS = mmap.MAP_SHARED | mmap.MAP_POPULATE
 """Populated: the first copies would otherwise take one page fault for every 4 KiB."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_.]{1,64}")
 
@@ -102,9 +116,9 @@ class KvMemory:
         self.path = directory / self.name
         self._refuse_without_room()
         self._descriptor = self._create()
-        self._mapping = _map_at_fresh_address(self._descriptor, self.size_bytes)
-        self.base = address_of(self._mapping)
-        self.view = memoryview(self._mapping)
+        mapping = _map_at_fresh_address(self._descriptor, self.size_bytes)
+        self.base = ctypes.addressof(mapping)
+        self.view = memoryview(mapping).cast("B")
 
     def block(self, slot: int) -> memoryview:
         """The writable bytes of one slot. Raises IndexError outside the memory."""
@@ -116,20 +130,15 @@ class KvMemory:
     def close(self) -> None:
         """Unlink the segment, drop the lock and unmap. Idempotent.
 
-        Transfers over this memory are closed before. While somebody still holds a view, the
-        mapping stays until the process ends: unmapping it would make that view a crash.
+        Transfers over this memory are closed before. While somebody still holds a view of it,
+        the mapping stays: unmapping it would make that view a crash.
         """
         if self._descriptor < 0:
             return
         self.path.unlink(missing_ok=True)
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # the mapping holds a second descriptor
         os.close(self._descriptor)
         self._descriptor = -1
-        try:
-            self.view.release()
-            self._mapping.close()
-        except BufferError:
-            pass
+        self.view.release()
 
     def _refuse_without_room(self) -> None:
         what = f"cannot create the KV memory of node {self.node!r}"
@@ -192,32 +201,22 @@ def _unlink_if_dead(path: Path) -> bool:
         os.close(descriptor)
 
 
-def _map_at_fresh_address(descriptor: int, size_bytes: int) -> mmap.mmap:
-    """Map the file below a reservation of random size, which is then given back.
+def _map_at_fresh_address(descriptor: int, size_bytes: int) -> ctypes.Array[ctypes.c_char]:
+    """Map the file at a random address; it is unmapped once neither array nor view is left.
 
     The kernel's own randomisation spans about 1 TiB, in which the pools of two lives overlap
-    too often; a peer that still knows the old life must not find the new one where it was.
+    too often: a peer that still knows the old life must not find the new one where it was.
     """
-    reservation = _reserve_random()
-    ceiling = reservation[1] if reservation else None
-    rejected: list[mmap.mmap] = []
-    mapping = mmap.mmap(descriptor, size_bytes, flags=MAP_FLAGS)
-    while ceiling and address_of(mapping) > ceiling and len(rejected) < MAP_ATTEMPTS:
-        rejected.append(mapping)  # keeps the hole that it fell into filled
-        mapping = mmap.mmap(descriptor, size_bytes, flags=MAP_FLAGS)
-    for other in [*rejected, *([reservation[0]] if reservation else [])]:
-        other.close()
-    return mapping
-
-
-def _reserve_random() -> tuple[mmap.mmap, int] | None:
-    """A mapping that nobody touches and its address; None where address space is limited."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-    for bits in RESERVATION_BITS:
-        size_bytes = (1 + secrets.randbelow(1 << (bits - 12))) << 12
-        try:
-            reserved = mmap.mmap(-1, size_bytes, flags=flags)
-        except (OSError, OverflowError):
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    low, high = BASE_RANGE
+    for hint in [*(low + secrets.randbelow(high - low) for _ in range(MAP_ATTEMPTS)), 0]:
+        address = hint // BASE_ALIGNMENT * BASE_ALIGNMENT
+        flags = MAP_FLAGS | (MAP_FIXED_NOREPLACE if address else 0)
+        found = _libc.mmap(address, size_bytes, protection, flags, descriptor, 0)
+        if found == MAP_FAILED:
             continue
-        return reserved, address_of(reserved)
-    return None
+        array = (ctypes.c_char * size_bytes).from_address(found)
+        weakref.finalize(array, _libc.munmap, found, size_bytes).atexit = False
+        return array
+    number = ctypes.get_errno()
+    raise OSError(number, f"cannot map {size_bytes} bytes: {os.strerror(number)}")

@@ -11,7 +11,7 @@ from evengine.ports import Clock, Transfer
 
 
 def _open_shm(
-    memory: KvMemory, node: str, boot_id: str, host: str, protocol: str, clock: Clock | None
+    memory: KvMemory, node: str, boot_id: str, _host: str, _protocol: str, clock: Clock | None
 ) -> Transfer:
     from evengine.transfer.shm import ShmTransfer
 

@@ -171,7 +171,7 @@ def _own_sockets() -> set[str]:
     inodes = set()
     for descriptor in os.listdir("/proc/self/fd"):
         try:
-            target = os.readlink(f"/proc/self/fd/{descriptor}")
+            target = str(Path("/proc/self/fd", descriptor).readlink())
         except OSError:
             continue
         if target.startswith("socket:["):

@@ -13,6 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 from evctl.wire.messages import TransferAddress
 from evengine.pool.memory import KvMemory, address_of, owner_alive, segment_name
@@ -34,13 +35,13 @@ class ShmPeer(PeerLife):
         self.base = 0
         self.descriptor = -1
 
-    def attach(self, directory: str) -> str:
+    def attach(self, directory: Path) -> str:
         """Map the peer's segment; returns why that is not possible, or ""."""
         if self.address.endpoint != segment_name(*self.life):
             return f"segment {self.address.endpoint!r} is not that of {self.life}"
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            self.descriptor = os.open(os.path.join(directory, self.address.endpoint), flags)
+            self.descriptor = os.open(directory / self.address.endpoint, flags)
             if os.fstat(self.descriptor).st_size != self.address.size_bytes:
                 return f"segment {self.address.endpoint} has another size than announced"
             self.mapping = mmap.mmap(self.descriptor, self.address.size_bytes)
@@ -121,7 +122,7 @@ class ShmTransfer(QueuedTransfer[ShmPeer]):
             job()
 
     def _attach(self, peer: ShmPeer) -> None:
-        fault = "" if peer.over else peer.attach(str(self._memory.path.parent))
+        fault = "" if peer.over else peer.attach(self._memory.path.parent)
         if fault:
             self._distrust(peer, fault)
 

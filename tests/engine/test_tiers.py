@@ -1,0 +1,88 @@
+"""Small tiers: eviction, restore from L2, preemption, and a node too full to receive."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.engine.driver import Driver
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+
+def prompts(count: int, tokens: int, seed: int = 4) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(256) for _ in range(tokens)] for _ in range(count)]
+
+
+def test_blocks_evicted_from_l1_come_back_from_l2(tmp_path: Path, prepared_model) -> None:
+    with Driver(
+        tmp_path, prepared_model("random-4l256"), names=("a",), l1_blocks=30, l2_blocks=200
+    ) as driver:
+        asked = prompts(6, 300)
+        first = driver.run(asked, max_tokens=10)
+        before = driver.quiet("a").counters
+        again = [driver.submit(p, max_tokens=10) for p in asked]
+        results = driver.wait(again)
+        assert [r.tokens for r in results] == first
+        after = driver.quiet("a")
+        restored = after.counters["l2_blocks_restored"] - before["l2_blocks_restored"]
+        assert restored >= 5 * (299 // 16) - 30
+        assert all(r.cached_tokens == 299 // 16 * 16 for r in results)
+        assert after.problems == ()
+
+
+def test_decodes_that_outgrow_l1_are_preempted_and_come_out_the_same(
+    tmp_path: Path, prepared_model
+) -> None:
+    """Six outputs of 200 tokens need 6 * 15 blocks; there are 40."""
+    with Driver(
+        tmp_path, prepared_model("random-4l256"), names=("a",), l1_blocks=40
+    ) as driver:
+        asked = prompts(6, 40)
+        alone = [driver.run([p], tenant="alone", max_tokens=200)[0] for p in asked]
+        together = driver.run(asked, tenant="together", max_tokens=200)
+        assert together == alone
+        after = driver.quiet("a")
+        assert after.counters["preempted"] > 0
+        assert after.problems == ()
+
+
+def test_a_decode_node_without_room_makes_the_others_wait_not_fail(
+    tmp_path: Path, prepared_model
+) -> None:
+    with Driver(
+        tmp_path, prepared_model("random-4l256"), l1_blocks=60, block_tokens=16
+    ) as driver:
+        driver.settle()
+        asked = prompts(12, 200)
+        expected = [driver.run([p], prefill="b", tenant="one", max_tokens=60)[0] for p in asked]
+        ids = [
+            driver.submit(p, prefill="a", decode="b", tenant="two", max_tokens=60)
+            for p in asked
+        ]
+        assert [r.tokens for r in driver.wait(ids)] == expected
+        for name in "ab":
+            assert driver.quiet(name).problems == ()
+
+
+def test_both_nodes_full_of_requests_for_each_other_get_out(
+    tmp_path: Path, prepared_model
+) -> None:
+    """Each waits for room that the other's waiting requests hold: asking ends in time."""
+    limits = {"push": {"reserve_s": 1.0}}
+    with Driver(
+        tmp_path, prepared_model("random-4l256"), l1_blocks=40, limits=limits
+    ) as driver:
+        driver.settle()
+        asked = prompts(8, 250)
+        ids = []
+        for i, prompt in enumerate(asked):
+            prefill, decode = ("a", "b") if i % 2 else ("b", "a")
+            ids.append(driver.submit(prompt, prefill=prefill, decode=decode, max_tokens=30))
+        results = driver.wait(ids, 100.0)
+        assert {r.finish for r in results} == {"length"}
+        for name in "ab":
+            assert driver.quiet(name).problems == ()
