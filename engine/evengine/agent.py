@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
 import zmq
 
 from evctl.core.errors import EvctlError
+from evctl.wire import Dialer, Listener, Received
 from evctl.wire.messages import (
     AnyMessage,
     BlocksLanded,
@@ -34,7 +36,6 @@ from evctl.wire.messages import (
     Stop,
     Welcome,
 )
-from evctl.wire.sockets import Dialer, Listener, Received
 from evengine.blockstore import BlockStore
 from evengine.loop import Loop
 from evengine.outlet import Counters
@@ -92,7 +93,7 @@ class Agent:
             Welcome: self._on_welcome,
             Peers: self._on_peers,
             StartRequest: self._on_start,
-            CancelRequest: lambda m: self._loop.cancel(m.request_id),
+            CancelRequest: self._on_cancel,
             GetInventory: self._on_get_inventory,
             Inspect: self._on_inspect,
             Stop: self._on_stop,
@@ -109,7 +110,7 @@ class Agent:
             KvRefused: outbound.on_refused,
             BlocksVerified: outbound.on_verified,
             HandOverResult: outbound.on_result,
-            CancelRequest: lambda m: (self._loop.cancel(m.request_id), None)[1],
+            CancelRequest: self._on_cancel,
             Refused: self._on_refused,
         }
 
@@ -180,10 +181,10 @@ class Agent:
             wait_s = ACTIVE_WAIT_S
         else:
             wait_s = IDLE_WAIT_S
-        self._poller.poll(max(0.0, min(wait_s, self._next_beat_s - now_s)) * 1000)
+        self._poller.poll(math.ceil(1e3 * max(0.0, min(wait_s, self._next_beat_s - now_s))))
 
     def _note_overhead(self, overhead_s: float) -> None:
-        """Time of a turn that was neither model nor sleep: what everybody on this node waits for."""
+        """Time of a turn that was neither model nor sleep: everybody on this node waits for it."""
         self._overhead_max_s = max(self._overhead_max_s, overhead_s)
         self._counters["turns"] += 1
         if overhead_s > STALL_S:
@@ -241,6 +242,9 @@ class Agent:
             self._counters[f"refused_{error.code}"] += 1
             self._uplink.put(Refused(error.code, error.why, message.request_id))
 
+    def _on_cancel(self, message: CancelRequest) -> None:
+        self._loop.cancel(message.request_id)
+
     def _on_get_inventory(self, message: GetInventory) -> None:
         blocks = self._store.inventory()
         for first in range(0, max(1, len(blocks)), INVENTORY_PAGE_BLOCKS):
@@ -276,7 +280,9 @@ class Agent:
     # ------------------------------------------------------------ small things
 
     def _on_refused(self, message: Refused) -> None:
-        _log.warning("refused by the other side", extra={"code": message.code, "why": message.reason})
+        _log.warning(
+            "refused by the other side", extra={"code": message.code, "why": message.reason}
+        )
         self._counters["refused_by_others"] += 1
 
     def _not_expected(self, message: AnyMessage) -> Refused:
@@ -285,7 +291,10 @@ class Agent:
     def _all_counters(self) -> dict[str, float]:
         totals: dict[str, float] = dict(self._counters)
         totals["turn_overhead_max_ms"] = self._overhead_max_s * 1e3
-        for name, counts in (("control", self._control.counters), ("peer", self._listener.counters)):
+        for name, counts in (
+            ("control", self._control.counters),
+            ("peer", self._listener.counters),
+        ):
             totals.update({f"wire_{name}_{key}": float(value) for key, value in counts.items()})
         return totals
 

@@ -63,7 +63,7 @@ class Inbound:
     """All reservations of this node. Every handler returns the answer to send back, if any.
 
     active(request_id): whether the loop runs the request already. take(seq): run it.
-    release_active(request_id): the source wants a request back that it handed over.
+    release_active(request_id, boot_id): that life of the source wants back what it handed over.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Inbound:
         headroom_blocks: Callable[[], int],
         make_sequence: Callable[[HandOver], Sequence],
         take: Callable[[Sequence], None],
-        release_active: Callable[[str], None],
+        release_active: Callable[[str, str], None],
         limits: ArrivalLimits,
     ) -> None:
         self._boot_id = boot_id
@@ -205,7 +205,7 @@ class Inbound:
                 # the source has said its last word; its backend may still have one
                 rest.until_s = self._clock.now_s() + self._limits.quarantine_s
         elif arrival is None:
-            self._release_active(message.request_id)
+            self._release_active(message.request_id, message.boot_id)
 
     # ------------------------------------------------------------ from the loop
 

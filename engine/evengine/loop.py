@@ -7,7 +7,7 @@ requests those are is the router's business, so a change of role needs nothing h
 from __future__ import annotations
 
 import os
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 import msgspec
@@ -20,10 +20,12 @@ from evctl.wire.messages import CancelRequest, HandOver, Load, PeerInfo, StartRe
 from evengine import schedule
 from evengine.blockstore import BlockStore
 from evengine.inbound import ArrivalLimits, Inbound
-from evengine.outbound import Outbound, PushLimits
+from evengine.outbound import Outbound
 from evengine.outlet import Counters, Outlet
 from evengine.ports import Batch, Clock, Executor, Sampled, Transfer
+from evengine.push import PushLimits
 from evengine.request import Sequence, Stage, StopText, seeded
+from evengine.roster import Roster
 
 REMEMBERED_HANDOVERS = 4096
 
@@ -70,10 +72,7 @@ class Loop:
         self._limits = limits
         self.run_s = 0.0
         """Wall seconds spent in the executor so far."""
-        self._sequences: dict[str, Sequence] = {}
-        self._waiting: deque[Sequence] = deque()
-        self._prefilling: list[Sequence] = []
-        self._decoding: list[Sequence] = []
+        self._roster = Roster()
         self._handed_over: OrderedDict[str, str] = OrderedDict()
         self.outbound = Outbound(
             me=me,
@@ -96,8 +95,8 @@ class Loop:
             outlet=outlet,
             clock=clock,
             counters=counters,
-            active=self._sequences.__contains__,
-            headroom_blocks=lambda: len(self._decoding),
+            active=self._roster.__contains__,
+            headroom_blocks=lambda: len(self._roster.decoding),
             make_sequence=self._sequence_of,
             take=self._take_over,
             release_active=self._release_active,
@@ -110,18 +109,18 @@ class Loop:
         """Queue a request. Raises RequestRefusedError and changes nothing if it cannot run."""
         schedule.check_request(
             start,
-            known=start.request_id in self._sequences or self.inbound.expects(start.request_id),
-            waiting=len(self._waiting),
+            known=start.request_id in self._roster or self.inbound.expects(start.request_id),
+            waiting=len(self._roster.waiting),
             max_waiting=self._limits.max_waiting,
             executor=self._executor,
             total_blocks=self._store.l1.total_blocks,
         )
         start = seeded(start, int.from_bytes(os.urandom(7), "little"))
-        self._enter(self._new_sequence(start))
+        self._roster.enter(self._new_sequence(start), Stage.WAITING)
 
     def cancel(self, request_id: str) -> bool:
         """End a request wherever it stands. False if it is not here."""
-        seq = self._sequences.get(request_id)
+        seq = self._roster.get(request_id)
         if seq is not None:
             self.counters[f"cancelled_in_{seq.stage.value}"] += 1
             self._finish(seq, FinishReason.CANCELLED)
@@ -137,27 +136,27 @@ class Loop:
 
     def load(self) -> Load:
         """What this node is busy with now."""
-        waiting_decode = sum(s.decode_node == self._node and bool(s.output) for s in self._waiting)
-        l1, l2 = self._store.l1, self._store.l2
+        roster, l1, l2 = self._roster, self._store.l1, self._store.l2
+        preempted = sum(bool(seq.output) for seq in roster.waiting)
         return Load(
-            waiting_prefill=len(self._waiting) - waiting_decode,
-            running_prefill=len(self._prefilling),
-            waiting_decode=waiting_decode + self.inbound.count,
-            running_decode=len(self._decoding),
+            waiting_prefill=len(roster.waiting) - preempted,
+            running_prefill=len(roster.prefilling),
+            waiting_decode=preempted + self.inbound.count,
+            running_decode=len(roster.decoding),
             l1_used_blocks=l1.used_blocks,
             l1_cached_blocks=l1.cached_blocks,
             l1_total_blocks=l1.total_blocks,
             l2_used_blocks=l2.used_blocks if l2 else 0,
             l2_total_blocks=l2.total_blocks if l2 else 0,
             prefill_tokens_left=sum(
-                s.uncomputed_tokens for s in [*self._waiting, *self._prefilling]
+                seq.uncomputed_tokens for seq in [*roster.waiting, *roster.prefilling]
             ),
         )
 
     @property
     def active(self) -> int:
         """Requests that this node owns in any stage."""
-        return len(self._sequences)
+        return len(self._roster)
 
     def peer_lost(self, node: str, boot_id: str) -> None:
         self._transfer.disconnect(node, boot_id)
@@ -166,12 +165,7 @@ class Loop:
 
     def check_integrity(self) -> list[str]:
         """Violations in L1, L2 and in the agreement of requests with their slots."""
-        problems = self._store.check_integrity()
-        staged = len(self._waiting) + len(self._prefilling) + len(self._decoding)
-        handing = sum(s.stage is Stage.HANDING_OVER for s in self._sequences.values())
-        if staged + handing != len(self._sequences):
-            problems.append(f"{len(self._sequences)} requests, {staged + handing} in a stage")
-        return problems
+        return self._store.check_integrity() + self._roster.check_integrity()
 
     # ------------------------------------------------------------ one turn
 
@@ -184,7 +178,9 @@ class Loop:
         self._expire(now_s)
         self._admit()
         self._grow_decodes()
-        batch = schedule.build_batch(self._prefilling, self._decoding, self._limits.chunk_tokens)
+        batch = schedule.build_batch(
+            self._roster.prefilling, self._roster.decoding, self._limits.chunk_tokens
+        )
         if batch is None:
             self._announce_evictions()
             return False
@@ -202,21 +198,18 @@ class Loop:
         return self.outbound.busy
 
     def _expire(self, now_s: float) -> None:
-        for seq in [s for s in self._waiting if now_s > s.deadline_s]:
+        for seq in [s for s in self._roster.waiting if now_s > s.deadline_s]:
             self._finish(seq, FinishReason.ERROR, "the request waited past its deadline")
 
     def _admit(self) -> None:
         """Give waiting requests, first come first served, the blocks of their prompt."""
-        running = len(self._prefilling) + len(self._decoding)
-        while self._waiting and running < self._limits.max_running:
-            seq = self._waiting[0]
-            cached = self._store.take_prefix(seq, headroom_blocks=len(self._decoding))
+        roster = self._roster
+        while roster.waiting and roster.running < self._limits.max_running:
+            seq = roster.waiting[0]
+            cached = self._store.take_prefix(seq, headroom_blocks=len(roster.decoding))
             if cached is None:
                 return
-            self._waiting.popleft()
-            seq.stage = Stage.PREFILL
-            self._prefilling.append(seq)
-            running += 1
+            roster.move(seq, Stage.PREFILL)
             if not seq.output:
                 seq.cached_tokens = cached
             self._outlet.fact(PrefillStarted(seq.request_id, cached, seq.uncomputed_tokens))
@@ -227,40 +220,36 @@ class Loop:
     def _grow_decodes(self) -> None:
         """A slot for each decode that enters a new block; the youngest give way if none is
         left, and compute their KV again later."""
-        for seq in sorted(self._decoding, key=lambda s: s.arrived_s):
+        decoding = self._roster.decoding
+        for seq in sorted(decoding, key=lambda s: s.arrived_s):
             while seq.stage is Stage.DECODE and not self._store.cover(seq, len(seq.tokens)):
-                youngest = max(self._decoding, key=lambda s: s.arrived_s)
+                youngest = max(decoding, key=lambda s: s.arrived_s)
                 self.counters["preempted"] += 1
-                self._decoding.remove(youngest)
                 self._store.release(youngest)
-                youngest.restart()
-                self._waiting.appendleft(youngest)
+                youngest.forget_kv()
+                self._roster.move(youngest, Stage.WAITING, first=True)
 
     def _apply(self, batch: Batch, sampled: Sampled) -> None:
         """Account for what was computed, in the order of the batch."""
         results = iter(zip(sampled.token_ids, sampled.logprobs, strict=True))
         for chunk in batch.chunks:
-            seq = self._sequences[chunk.request_id]
+            seq = self._roster[chunk.request_id]
             seq.computed = chunk.start + len(chunk.tokens)
             self._store.publish(seq)
             if chunk.sample:
                 self._prefilled(seq, *next(results))
             self.outbound.progress(seq)
         for row in batch.rows:
-            seq = self._sequences[row.request_id]
+            seq = self._roster[row.request_id]
             seq.computed += 1
             self._store.publish(seq)
             self._emit(seq, *next(results))
 
     def _prefilled(self, seq: Sequence, token: int, logprob: TokenLogprob | None) -> None:
-        self._prefilling.remove(seq)
         if not seq.output:
             self._outlet.fact(FirstToken(seq.request_id, seq.prompt_tokens))
-        if seq.decode_node == self._node:
-            seq.stage = Stage.DECODE
-            self._decoding.append(seq)
-        else:
-            seq.stage = Stage.HANDING_OVER
+        here = seq.decode_node == self._node
+        self._roster.move(seq, Stage.DECODE if here else Stage.HANDING_OVER)
         self._emit(seq, token, logprob)
 
     def _emit(self, seq: Sequence, token: int, logprob: TokenLogprob | None) -> None:
@@ -304,14 +293,7 @@ class Loop:
 
     def _forget(self, seq: Sequence) -> None:
         """The request is not this node's any more; its finished blocks stay cached."""
-        del self._sequences[seq.request_id]
-        if seq.stage is Stage.WAITING:
-            self._waiting.remove(seq)
-        elif seq.stage is Stage.PREFILL:
-            self._prefilling.remove(seq)
-        elif seq.stage is Stage.DECODE:
-            self._decoding.remove(seq)
-        seq.stage = Stage.DONE
+        self._roster.remove(seq)
         self._store.release(seq)
 
     # ------------------------------------------------------------ hand-over
@@ -320,8 +302,7 @@ class Loop:
         """A push failed: the request stays."""
         seq.decode_node = self._node
         if seq.stage is Stage.HANDING_OVER:
-            seq.stage = Stage.DECODE
-            self._decoding.append(seq)
+            self._roster.move(seq, Stage.DECODE)
 
     def _passed_on(self, seq: Sequence) -> None:
         self._handed_over[seq.request_id] = seq.decode_node
@@ -331,6 +312,7 @@ class Loop:
 
     def _sequence_of(self, message: HandOver) -> Sequence:
         seq = self._new_sequence(message.request)
+        seq.source_boot_id = message.boot_id
         for token in message.generated:
             seq.append(token, None)
         seq.logprobs = list(message.logprobs)
@@ -340,14 +322,12 @@ class Loop:
 
     def _take_over(self, seq: Sequence) -> None:
         seq.decode_node = self._node
-        seq.stage = Stage.DECODE
-        self._sequences[seq.request_id] = seq
-        self._decoding.append(seq)
+        self._roster.enter(seq, Stage.DECODE)
 
-    def _release_active(self, request_id: str) -> None:
+    def _release_active(self, request_id: str, boot_id: str) -> None:
         """The source gave up on a hand-over that did succeed, and decodes itself."""
-        seq = self._sequences.get(request_id)
-        if seq is not None and seq.start.prefill_node != self._node:
+        seq = self._roster.get(request_id)
+        if seq is not None and seq.source_boot_id == boot_id:
             self.counters["handovers_revoked"] += 1
             self._forget(seq)
 
@@ -360,10 +340,6 @@ class Loop:
         if start.sampling.stop:
             seq.stop_text = StopText(start.sampling.stop, self._decode_text)
         return seq
-
-    def _enter(self, seq: Sequence) -> None:
-        self._sequences[seq.request_id] = seq
-        self._waiting.append(seq)
 
     def _sample(self, batch: Batch, busy_s: float) -> None:
         """The regressors of Eq. 1 and 2 for this iteration."""

@@ -9,7 +9,6 @@ import os
 import secrets
 import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -78,7 +77,9 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def run_engine(config: EngineConfig, wrap_transfer: WrapTransfer = lambda transfer, _: transfer) -> None:
+def run_engine(
+    config: EngineConfig, wrap_transfer: WrapTransfer = lambda transfer, _: transfer
+) -> None:
     """Start an engine and serve until Stop or SIGTERM. wrap_transfer: for fault injection."""
     torch.set_num_threads(config.threads)
     keypair = load_keypair(Path(config.keypair))
@@ -98,7 +99,11 @@ def run_engine(config: EngineConfig, wrap_transfer: WrapTransfer = lambda transf
             config.transfer, memory, config.node, boot_id, host=config.advertise_host
         )
         transfer = wrap_transfer(opened, memory)
-        l2 = LocalHostPool(boot_id, config.l2_blocks, layout.block_bytes) if config.l2_blocks else None
+        l2 = (
+            LocalHostPool(boot_id, config.l2_blocks, layout.block_bytes)
+            if config.l2_blocks
+            else None
+        )
         allowed = KeyRing()
         listener = Listener(
             context, keypair, allowed, f"tcp://{config.listen_host}:0", name=config.node

@@ -6,9 +6,6 @@ is symmetric and the KV is at hand, so a faulty peer costs time, never a request
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from enum import Enum
-
-import msgspec
 
 from evctl.core.events import TransferDone, TransferFailed
 from evctl.core.kv import BlockHeader, KvLayout
@@ -26,57 +23,10 @@ from evctl.wire.messages import (
 from evengine.outlet import Counters, Outlet
 from evengine.pool.l1 import L1Cache
 from evengine.pool.memory import KvMemory
-from evengine.ports import Clock, Outcome, Piece, Slot, Transfer, TransferState
+from evengine.ports import Clock, Outcome, Piece, Transfer, TransferState
+from evengine.push import Flight, Push, PushLimits, PushState, runs_of
 from evengine.request import Sequence
 from evengine.transfer.protocol import block_checksum
-
-
-class PushLimits(msgspec.Struct, frozen=True):
-    """reserve_s: how long to ask for room. transfer_s: deadline of one batch of blocks.
-    answer_s: how long a verified or handed-over message may stay unanswered.
-    retry_s: pause between two asks. resends: repeats of blocks that arrived wrong."""
-
-    reserve_s: float = 10.0
-    transfer_s: float = 10.0
-    answer_s: float = 10.0
-    retry_s: float = 0.02
-    resends: int = 2
-
-
-class PushState(Enum):
-    ASKING = "asking for room"
-    PUSHING = "pushing"
-    PASSING = "passing on"
-
-
-class Flight(msgspec.Struct, frozen=True):
-    """Blocks of one ticket, and the bytes they are."""
-
-    request_id: str
-    blocks: tuple[int, ...]
-    bytes_sent: int
-
-
-class Push:
-    """One request on its way to `peer`. Block indices count from the start of the prompt."""
-
-    def __init__(self, seq: Sequence, peer: PeerInfo, blocks: int, now_s: float) -> None:
-        self.seq = seq
-        self.peer = peer
-        self.blocks = blocks
-        self.state = PushState.ASKING
-        self.since_s = now_s
-        self.ask_again_s: float | None = None
-        self.held = 0
-        self.slots: tuple[Slot, ...] = ()
-        self.generations: tuple[int, ...] = ()
-        self.unsent: set[int] = set()
-        self.verified: set[int] = set()
-        self.in_flight: set[int] = set()
-        self.unanswered = 0
-        self.resends = 0
-        self.bytes_sent = 0
-        self.settled = True
 
 
 class Outbound:
@@ -296,7 +246,7 @@ class Outbound:
 
     def _announce(self, push: Push, blocks: tuple[int, ...]) -> None:
         """Tell the peer which blocks to check, one message for each consecutive run."""
-        for first, run in _runs(blocks):
+        for first, run in runs_of(blocks):
             headers = tuple(self._header(push, block) for block in run)
             sent = self._outlet.to_peer(
                 push.peer.node,
@@ -378,23 +328,10 @@ class Outbound:
             ),
         )
 
-    def _live(
-        self, request_id: str, boot_id: str, state: PushState | None = None
-    ) -> Push | None:
+    def _live(self, request_id: str, boot_id: str, state: PushState | None = None) -> Push | None:
         """The push that a peer's answer is about; late answers and old lives are counted."""
         push = self._pushes.get(request_id)
         if push is None or push.peer.boot_id != boot_id or state not in (None, push.state):
             self._counters["late_answers"] += 1
             return None
         return push
-
-
-def _runs(blocks: tuple[int, ...]) -> list[tuple[int, list[int]]]:
-    """Consecutive runs of sorted block indices: (first, all of the run)."""
-    runs: list[tuple[int, list[int]]] = []
-    for block in blocks:
-        if runs and runs[-1][1][-1] == block - 1:
-            runs[-1][1].append(block)
-        else:
-            runs.append((block, [block]))
-    return runs

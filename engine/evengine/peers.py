@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import zmq
 
+from evctl.wire import Dialer, Received
 from evctl.wire.keys import KeyPair, KeyRing
 from evctl.wire.messages import AnyMessage, PeerInfo, Ping, Pong
-from evctl.wire.sockets import Dialer, Received
 from evengine.ports import Clock, Transfer
 
 PING_EVERY_S = 1.0

@@ -68,6 +68,8 @@ class Sequence:
         self.deadline_s = arrived_s + start.deadline_s
         self.stop_text: StopText | None = None
         self.decode_node = start.decode_node
+        self.source_boot_id = ""
+        """Life of the node that handed the request over, if one did."""
         self._kv_secret = kv_secret
         self._block_tokens = block_tokens
 
@@ -123,11 +125,10 @@ class Sequence:
             return FinishReason.STOP
         return None
 
-    def restart(self) -> None:
-        """Forget all KV, so that prompt and output are computed again (preemption)."""
+    def forget_kv(self) -> None:
+        """The slots are gone: prompt and output are to be computed again (preemption)."""
         self.slots = []
         self.computed = self.published = 0
-        self.stage = Stage.WAITING
 
 
 def split_keys(packed: bytes) -> list[BlockKey]:

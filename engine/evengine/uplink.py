@@ -21,9 +21,7 @@ class Uplink:
     inventory, and requests go on by the tokens that arrived.
     """
 
-    def __init__(
-        self, control: Dialer, peers: PeerSet, me: PeerInfo, counters: Counters
-    ) -> None:
+    def __init__(self, control: Dialer, peers: PeerSet, me: PeerInfo, counters: Counters) -> None:
         self._control = control
         self._peers = peers
         self._me = me

@@ -32,7 +32,6 @@ from evctl.wire.messages import (
     Peers,
     Refused,
     StartRequest,
-    Stop,
     Tokens,
     Welcome,
 )
@@ -178,9 +177,7 @@ class Driver:
     def announce(self, without: Iterable[str] = ()) -> None:
         """Tell every engine who its peers are, and wait until they know each other."""
         gone = set(without)
-        peers = tuple(
-            n.hello.peer for n in self.nodes.values() if n.hello and n.name not in gone
-        )
+        peers = tuple(n.hello.peer for n in self.nodes.values() if n.hello and n.name not in gone)
         for node in self.nodes.values():
             if node.hello and node.name not in gone:
                 self.send(node.name, Peers(self.epoch, peers))
@@ -189,6 +186,7 @@ class Driver:
         """Wait until every engine has heard its peers: pushes work from the first request."""
         names = list(self.nodes)
         for one, other in itertools.permutations(names, 2):
+
             def heard(one: str = one, other: str = other) -> bool:
                 request_id = self.submit([1, 2, 3], prefill=one, decode=other, max_tokens=2)
                 self.wait([request_id])

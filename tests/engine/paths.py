@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from evctl.core.blocks import KvNamespace, block_keys, root_key
+from evctl.core.kv import KvLayout
 from tests.engine.driver import Driver
 
 OUTPUT_TOKENS = 20
@@ -42,9 +43,7 @@ class Paths:
         self.prompts = prompts
 
     def one_node(self) -> PathResult:
-        tokens = self.driver.run(
-            self.prompts, prefill="a", tenant="one", max_tokens=OUTPUT_TOKENS
-        )
+        tokens = self.driver.run(self.prompts, prefill="a", tenant="one", max_tokens=OUTPUT_TOKENS)
         return self._result("one", tokens, "a")
 
     def disaggregated(self) -> PathResult:
@@ -70,7 +69,7 @@ class Paths:
     def shared_prefix(self) -> PathResult:
         """Another request computed the start of each prompt."""
         size = self._layout().block_tokens
-        firsts = [p[: max(1, 2 * len(p) // 3)] + [7, 8, 9] for p in self.prompts]
+        firsts = [[*p[: max(1, 2 * len(p) // 3)], 7, 8, 9] for p in self.prompts]
         self.driver.run(firsts, prefill="b", tenant="prefix", max_tokens=2)
         ids = [
             self.driver.submit(p, prefill="b", tenant="prefix", max_tokens=OUTPUT_TOKENS)
@@ -132,7 +131,7 @@ class Paths:
         results = driver.wait([ids[i] for i in range(len(self.prompts))])
         return self._result("roles", [r.tokens for r in results], "ab")
 
-    def _layout(self):  # type: ignore[no-untyped-def]
+    def _layout(self) -> KvLayout:
         hello = self.driver.nodes["a"].hello
         assert hello is not None
         return hello.layout

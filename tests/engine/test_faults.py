@@ -18,6 +18,9 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 CAUGHT_BY_CHECKSUM = {FaultKind.CORRUPT, FaultKind.SWAPPED}
 LIMITS = {"chunk_tokens": 64, "arrival": {"quarantine_s": 2.0}}
 PROMPT_TOKENS = 230
+BOTH_BACKENDS = pytest.mark.parametrize(
+    "backend", ["shm", pytest.param("mooncake", marks=pytest.mark.netns)]
+)
 
 
 def prompts(count: int, tokens: int = PROMPT_TOKENS) -> list[list[int]]:
@@ -49,33 +52,27 @@ def test_a_transfer_that_misbehaves(tmp_path: Path, prepared_model, kind: FaultK
             assert driver.quiet(name).problems == ()
 
 
-def test_a_peer_that_dies_during_a_push(tmp_path: Path, prepared_model) -> None:
+@BOTH_BACKENDS
+def test_a_peer_that_dies_during_a_push(tmp_path: Path, prepared_model, backend: str) -> None:
     """Its requests are decoded where they were prefilled; its successor starts afresh."""
     with Driver(
-        tmp_path, prepared_model("random-6l384"), l1_blocks=600, limits=LIMITS
+        tmp_path, prepared_model("random-6l384"), transfer=backend, l1_blocks=600, limits=LIMITS
     ) as driver:
         driver.settle()
         asked = prompts(6, 700)
         expected = driver.run(asked, prefill="a", tenant="clean", max_tokens=12)
-        ids = [
-            driver.submit(p, prefill="a", decode="b", tenant="x", max_tokens=12) for p in asked
-        ]
+        ids = [driver.submit(p, prefill="a", decode="b", tenant="x", max_tokens=12) for p in asked]
         first = [driver.results[i] for i in ids]
         driver.until(lambda: any(r.tokens for r in first), 60.0, "a first token")
         os.kill(driver.nodes["b"].pid, signal.SIGKILL)
         driver.announce(without=["b"])
         # what b had taken over died with it; all else must be right
-        driver.until(
-            lambda: sum(r.finish is not None for r in first) >= 5, 60.0, "the survivors"
-        )
+        driver.until(lambda: sum(r.finish is not None for r in first) >= 5, 60.0, "the survivors")
         for result, tokens in zip(first, expected, strict=True):
             if result.finish:
                 assert result.tokens == tokens
             else:
                 assert result.tokens == tokens[: len(result.tokens)]
-        driver.cancel(*[r.request_id for r in first if not r.finish], "a") if any(
-            not r.finish for r in first
-        ) else None
         driver.restart("b")
         driver.settle()
         again = driver.run(asked[:2], prefill="a", decode="b", tenant="y", max_tokens=12)
@@ -83,23 +80,22 @@ def test_a_peer_that_dies_during_a_push(tmp_path: Path, prepared_model) -> None:
         assert driver.quiet("b").problems == ()
 
 
+@BOTH_BACKENDS
 def test_a_stopped_peer_costs_time_only_for_its_own_requests(
-    tmp_path: Path, prepared_model
+    tmp_path: Path, prepared_model, backend: str
 ) -> None:
     """b is stopped in the middle of a push. No turn of a's loop spends 500 ms (five times the
     promise) outside the model, a request on a alone goes on, and the one for b ends by a's own
     deadline, right."""
     limits = {**LIMITS, "push": {"answer_s": 2.0, "reserve_s": 2.0, "transfer_s": 2.0}}
     with Driver(
-        tmp_path, prepared_model("random-6l384"), l1_blocks=900, limits=limits
+        tmp_path, prepared_model("random-6l384"), transfer=backend, l1_blocks=900, limits=limits
     ) as driver:
         driver.settle()
         asked = prompts(1, 3_000)
         expected = driver.run(asked, prefill="a", tenant="clean", max_tokens=12)
         alone = driver.submit([5, 6, 7], prefill="a", tenant="alone", max_tokens=1_500)
-        pushed = driver.submit(
-            asked[0], prefill="a", decode="b", tenant="x", max_tokens=12
-        )
+        pushed = driver.submit(asked[0], prefill="a", decode="b", tenant="x", max_tokens=12)
         sent = driver.inspect("a").counters.get("kv_bytes_sent", 0)
         driver.until(
             lambda: driver.inspect("a").counters.get("kv_bytes_sent", 0) > sent, 20.0, "a push"
@@ -118,8 +114,10 @@ def test_a_stopped_peer_costs_time_only_for_its_own_requests(
             os.kill(driver.nodes["b"].pid, signal.SIGCONT)
         assert driver.results[pushed].tokens == expected[0]
         overhead_ms = driver.inspect("a").counters["turn_overhead_max_ms"]
-        print(f"longest turn outside the model: {overhead_ms:.1f} ms; longest pause between two "
-              f"tokens of the other request, prefill chunks included: {max(gaps) * 1e3:.0f} ms")
+        print(
+            f"longest turn outside the model: {overhead_ms:.1f} ms; longest pause between two "
+            f"tokens of the other request, prefill chunks included: {max(gaps) * 1e3:.0f} ms"
+        )
         assert overhead_ms < 500
         assert len(gaps) > 50
         driver.cancel(alone)

@@ -60,7 +60,9 @@ class RawPeer:
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory, prepared_model) -> Iterator[Driver]:
     folder = tmp_path_factory.mktemp("hostile")
-    with Driver(folder, prepared_model("random-4l256"), names=("a",), l1_blocks=64, limits=LIMITS) as running:
+    with Driver(
+        folder, prepared_model("random-4l256"), names=("a",), l1_blocks=64, limits=LIMITS
+    ) as running:
         yield running
 
 
@@ -169,9 +171,7 @@ def test_hand_overs_that_make_no_sense(driver: Driver, stranger: KeyPair, connec
     """Counts that disagree, room that can never be, a hand-over out of nowhere."""
     hello = driver.nodes["a"].hello
     assert hello is not None
-    info = msgspec.structs.replace(
-        hello.peer, node="x", boot_id="xx", public_key=stranger.public
-    )
+    info = msgspec.structs.replace(hello.peer, node="x", boot_id="xx", public_key=stranger.public)
     peer = connect(stranger)
     for message in (
         reserve(info, blocks=5),
@@ -194,9 +194,7 @@ def test_a_reservation_is_freed_by_release_and_rests_when_its_writer_vanishes(
 ) -> None:
     hello = driver.nodes["a"].hello
     assert hello is not None
-    info = msgspec.structs.replace(
-        hello.peer, node="x", boot_id="xx", public_key=stranger.public
-    )
+    info = msgspec.structs.replace(hello.peer, node="x", boot_id="xx", public_key=stranger.public)
     peer = connect(stranger)
     peer.ask(encode(reserve(info)))
     assert driver.inspect("a").load.l1_used_blocks == 1
@@ -214,9 +212,7 @@ def test_a_hand_over_of_another_request(driver: Driver, stranger: KeyPair, conne
     """Room was reserved for one prompt; another cannot be slipped in."""
     hello = driver.nodes["a"].hello
     assert hello is not None
-    info = msgspec.structs.replace(
-        hello.peer, node="x", boot_id="xx", public_key=stranger.public
-    )
+    info = msgspec.structs.replace(hello.peer, node="x", boot_id="xx", public_key=stranger.public)
     peer = connect(stranger)
     peer.ask(encode(reserve(info)))
     driver.submit([1, 2, 3], request_id="shape")

@@ -6,7 +6,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
@@ -80,9 +79,7 @@ def test_logprobs_are_those_of_the_emitted_tokens(driver: Driver) -> None:
     assert none.logprobs == []
 
 
-def test_stop_strings_end_the_output_at_their_last_token(
-    driver: Driver, prepared_model
-) -> None:
+def test_stop_strings_end_the_output_at_their_last_token(driver: Driver, prepared_model) -> None:
     tokenizer = Tokenizer.from_file(str(prepared_model("random-4l256") / "tokenizer.json"))
     free = driver.run([PROMPT], max_tokens=40)[0]
     for cut in range(6, 30):
@@ -104,9 +101,9 @@ def test_stop_tokens_and_end_of_text(driver: Driver) -> None:
     result = driver.wait([driver.submit(PROMPT, max_tokens=20, stop_token_ids=(free[7],))])[0]
     assert result.finish == "stop"
     assert result.tokens == free[: free.index(free[7]) + 1]
-    end = driver.wait(
-        [driver.submit(PROMPT, max_tokens=5, forced=(1, 256, 3), ignore_eos=False)]
-    )[0]
+    end = driver.wait([driver.submit(PROMPT, max_tokens=5, forced=(1, 256, 3), ignore_eos=False)])[
+        0
+    ]
     assert end.finish == "length", "a forced end token does not end a replay"
 
 

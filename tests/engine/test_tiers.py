@@ -38,9 +38,7 @@ def test_decodes_that_outgrow_l1_are_preempted_and_come_out_the_same(
     tmp_path: Path, prepared_model
 ) -> None:
     """Six outputs of 200 tokens need 6 * 15 blocks; there are 40."""
-    with Driver(
-        tmp_path, prepared_model("random-4l256"), names=("a",), l1_blocks=40
-    ) as driver:
+    with Driver(tmp_path, prepared_model("random-4l256"), names=("a",), l1_blocks=40) as driver:
         asked = prompts(6, 40)
         alone = [driver.run([p], tenant="alone", max_tokens=200)[0] for p in asked]
         together = driver.run(asked, tenant="together", max_tokens=200)
@@ -53,15 +51,12 @@ def test_decodes_that_outgrow_l1_are_preempted_and_come_out_the_same(
 def test_a_decode_node_without_room_makes_the_others_wait_not_fail(
     tmp_path: Path, prepared_model
 ) -> None:
-    with Driver(
-        tmp_path, prepared_model("random-4l256"), l1_blocks=60, block_tokens=16
-    ) as driver:
+    with Driver(tmp_path, prepared_model("random-4l256"), l1_blocks=60, block_tokens=16) as driver:
         driver.settle()
         asked = prompts(12, 200)
         expected = [driver.run([p], prefill="b", tenant="one", max_tokens=60)[0] for p in asked]
         ids = [
-            driver.submit(p, prefill="a", decode="b", tenant="two", max_tokens=60)
-            for p in asked
+            driver.submit(p, prefill="a", decode="b", tenant="two", max_tokens=60) for p in asked
         ]
         assert [r.tokens for r in driver.wait(ids)] == expected
         for name in "ab":
@@ -73,9 +68,7 @@ def test_both_nodes_full_of_requests_for_each_other_get_out(
 ) -> None:
     """Each waits for room that the other's waiting requests hold: asking ends in time."""
     limits = {"push": {"reserve_s": 1.0}}
-    with Driver(
-        tmp_path, prepared_model("random-4l256"), l1_blocks=40, limits=limits
-    ) as driver:
+    with Driver(tmp_path, prepared_model("random-4l256"), l1_blocks=40, limits=limits) as driver:
         driver.settle()
         asked = prompts(8, 250)
         ids = []

@@ -1,6 +1,6 @@
 """How long calls of the Mooncake binding block, and whether they hold the GIL meanwhile.
 
-Run as root: `python tests/perf/mooncake_blocking.py`; takes about two minutes. It moves itself
+Run as root: `python tests/perf/mooncake_blocking.py`; takes about four minutes. It moves itself
 into a network namespace of its own (the transfer engine listens on all interfaces and checks
 nobody's identity), and prints one line a call: how long the call took and the longest gap that
 a 1 ms ticker thread saw during it. A gap as long as the call means that the GIL was held.
@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 REGION_BYTES = 16 << 20
 BLOCK_BYTES = 64 << 10
-CASES = ("healthy", "stopped-warm", "stopped-cold", "dead-warm", "dead-cold", "silent")
+CASES = ("healthy", "stopped-warm", "stopped-cold", "dead-warm", "dead-cold", "silent", "probe")
 
 
 class Ticker:
@@ -137,13 +137,29 @@ def beside(ticker: Ticker, engine: object, base: int, mute: str, remote_mute: in
     peer.kill()
 
 
+def probe_beside(ticker: Ticker, engine: object, base: int) -> None:
+    """send_probe to a mute peer, and a healthy, warmed peer meanwhile."""
+    peer, session, remote = start_peer()
+    transfer(ticker, engine, base, session, remote, "healthy, before")
+    _listener, mute = silent_listener()
+    probe = lambda: engine.send_probe(mute)  # type: ignore[attr-defined] # noqa: E731
+    prober = threading.Thread(target=lambda: ticker.measure("send_probe (silent)", probe))
+    prober.start()
+    time.sleep(0.3)
+    transfer(ticker, engine, base, session, remote, "healthy, meanwhile")
+    prober.join()
+    peer.kill()
+
+
 def case_main(case: str) -> None:
     ticker = Ticker()
     engine, base, _memory = open_engine(ticker)
+    if case == "probe":
+        probe_beside(ticker, engine, base)
+        os._exit(0)
     if case == "silent":
         _listener, session = silent_listener()
-        transfer(ticker, engine, base, session, 4096, "silent")
-        beside(ticker, engine, base, silent_listener()[1], 4096)
+        beside(ticker, engine, base, session, 4096)
         os._exit(0)
     peer, session, remote = start_peer()
     if case.endswith("warm") or case == "healthy":

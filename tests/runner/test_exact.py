@@ -108,8 +108,10 @@ def mixed_schedule(
                 order += [i] if chunks[-1].sample else []
                 done[i] = end
         for i in picked:
-            if done[i] >= switch[i] and done[i] < len(prompts[i]) and not any(
-                c.slots is slots[i] for c in chunks
+            if (
+                done[i] >= switch[i]
+                and done[i] < len(prompts[i])
+                and not any(c.slots is slots[i] for c in chunks)
             ):
                 token = prompts[i][done[i]]
                 rows.append(

@@ -16,9 +16,7 @@ from evengine.models.registry import random_config, seed_of
 @cache
 def tiny(kind: str) -> tuple[ModelConfig, dict[str, torch.Tensor]]:
     """A two-layer model. kind: "gqa" or "latent"."""
-    config = random_config(
-        f"tiny-{kind}", 2, 256, context_tokens=2048, latent=kind == "latent"
-    )
+    config = random_config(f"tiny-{kind}", 2, 256, context_tokens=2048, latent=kind == "latent")
     weights = {}
     for name, shape in tensor_shapes(config).items():
         parts = random_tensor(config, seed_of(config.name), name, shape)

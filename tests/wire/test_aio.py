@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import time
 
 from evctl.wire import Dialer, Listener
@@ -44,6 +45,25 @@ def test_no_wakeup_is_lost(wire: Wire) -> None:
         await asyncio.gather(serve(wire.listener, ROUNDS), ask(wire.dial(), ROUNDS))
 
     asyncio.run(both())
+
+
+def test_a_send_that_swallows_the_edge_wakes_the_waiter(wire: Wire) -> None:
+    dialer = wire.connect()
+    wire.until(lambda: wire.listener.counters["connections"] == 1, wire.listener)
+
+    async def swallow() -> bool:
+        ready = Readiness(wire.listener)
+        waiter = asyncio.create_task(ready.wait(5.0))
+        await asyncio.sleep(0)
+        assert dialer.send(Stop())
+        assert select.select([wire.listener.fileno()], [], [], 10.0)[0]
+        while select.select([wire.listener.fileno()], [], [], 0)[0]:
+            wire.listener.send(b"nobody", Stop())
+        result = await waiter
+        ready.close()
+        return result
+
+    assert asyncio.run(swallow())
 
 
 def test_waiting_times_out_and_costs_nothing(wire: Wire) -> None:

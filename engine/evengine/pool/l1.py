@@ -144,16 +144,6 @@ class L1Cache:
             if not block.pins:
                 self._evictable[block.key] = block
 
-    def drop(self, keys: Sequence[BlockKey]) -> int:
-        """Forget unpinned, childless blocks of `keys` (deepest last in `keys`); returns how many."""
-        dropped = 0
-        for key in reversed(keys):
-            block = self._by_key.get(key)
-            if block is not None and not block.pins and not block.children:
-                self._evict(block)
-                dropped += 1
-        return dropped
-
     def take_evicted(self) -> list[BlockKey]:
         """Keys evicted since the last call, to be announced before their slots are read."""
         evicted, self._evicted = self._evicted, []

@@ -123,9 +123,7 @@ def _partials(
     return (top, weights.sum(dim=-1, keepdim=True)), torch.bmm(weights, v)
 
 
-def _combine(
-    weights: tuple[torch.Tensor, torch.Tensor], values: torch.Tensor
-) -> torch.Tensor:
+def _combine(weights: tuple[torch.Tensor, torch.Tensor], values: torch.Tensor) -> torch.Tensor:
     """Merge partials along dim 0, first tile first. A loop, because a library sum over tiles
     would pick its order by their number."""
     top, total = weights

@@ -6,6 +6,8 @@ result is the same bits in any batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -13,6 +15,9 @@ from evengine.models.config import ModelConfig
 from evengine.runner.attention import Scratch, attend_chunk, attend_decode
 from evengine.runner.plan import MIN_ROWS, TILE_TOKENS, BatchPlan
 from evkernels import gather_rows, scatter_rows
+
+SplitHeads = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""Gathered KV rows -> (keys, values), each [tiles, TILE, kv_heads, dim]."""
 
 
 class Model:
@@ -93,7 +98,9 @@ class Model:
         up = w[f"layers.{layer}.w_v_up"].transpose(1, 2)
         return torch.bmm(mixed.transpose(0, 1), up).transpose(0, 1).reshape(x.shape[0], -1)
 
-    def _attend(self, layer, q, plan, split_heads) -> torch.Tensor:  # type: ignore[no-untyped-def]
+    def _attend(
+        self, layer: int, q: torch.Tensor, plan: BatchPlan, split_heads: SplitHeads
+    ) -> torch.Tensor:
         """Attention of all rows of the batch: q [rows, kv_heads, group, k_dim]."""
         outputs = []
         for chunk in plan.chunks:

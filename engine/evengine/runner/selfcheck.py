@@ -38,7 +38,9 @@ def self_check(
     over the first CHECK_LAYERS layers of the model itself."""
     layout = kv_layout(config, block_tokens)
     blocks = layout.blocks_for(CHECK_TOKENS)
-    pool = torch.zeros(3 * blocks * block_tokens, layout.n_layers, layout.planes * layout.row_elements)
+    pool = torch.zeros(
+        3 * blocks * block_tokens, layout.n_layers, layout.planes * layout.row_elements
+    )
     model = Model(config, weights, pool)
     tokens = [(i * 7919 + 11) % config.vocab_size for i in range(CHECK_TOKENS)]
     whole = list(range(blocks))
