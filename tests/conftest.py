@@ -13,6 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.netns import pytest_collection_modifyitems
+
+__all__ = ["pytest_collection_modifyitems"]
+
+# Before any test imports torch, and for the processes that tests start: threads of several test
+# workers on the same cores cost several times what they gain.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 SKIPS = Path(__file__).resolve().parent / "SKIPS.md"
 

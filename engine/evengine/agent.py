@@ -225,8 +225,9 @@ class Agent:
             self._counters["stale_peers"] += 1
             return
         self._peers_epoch = message.epoch
-        if self._peers.update(message.peers):
-            self._poller = self._new_poller()
+        for ended in self._peers.update(message.peers):
+            self._loop.peer_lost(ended.node, ended.boot_id)
+        self._poller = self._new_poller()
 
     def _on_start(self, message: StartRequest) -> None:
         try:

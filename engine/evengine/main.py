@@ -11,14 +11,16 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import zmq
 from tokenizers import Tokenizer
 
 from evctl.core.errors import EvctlError, RefusedError
+from evctl.core.kv import KvLayout
 from evctl.wire.keys import KeyRing, from_z85, load_keypair
 from evctl.wire.messages import Hello, PeerInfo
 from evctl.wire.sockets import Dialer, Listener
@@ -27,7 +29,9 @@ from evengine.blockstore import BlockStore
 from evengine.clock import SystemClock
 from evengine.config import EngineConfig, load_config
 from evengine.loop import Loop
+from evengine.models.config import ModelConfig
 from evengine.models.store import load_model_config
+from evengine.models.tokenizer import load_tokenizer
 from evengine.models.weights import load_weights
 from evengine.outlet import Counters
 from evengine.peers import PeerSet
@@ -41,6 +45,9 @@ from evengine.transfer import open_transfer
 from evengine.uplink import Uplink
 
 WrapTransfer = Callable[[Transfer, KvMemory], Transfer]
+
+LINGER_S = 1.0
+"""How long a last message may take to leave when the engine stops."""
 
 _log = logging.getLogger("evengine")
 
@@ -82,109 +89,119 @@ def run_engine(
 ) -> None:
     """Start an engine and serve until Stop or SIGTERM. wrap_transfer: for fault injection."""
     torch.set_num_threads(config.threads)
-    keypair = load_keypair(Path(config.keypair))
-    boot_id = secrets.token_hex(16)
-    model = load_model_config(Path(config.model))
-    weights = load_weights(Path(config.model))
+    loaded = _load_model(config)
+    sweep_stale()
+    with ExitStack() as resources:
+        agent = _assemble(config, loaded, wrap_transfer, resources)
+        signal.signal(signal.SIGTERM, lambda *_: agent.stop())
+        signal.signal(signal.SIGINT, lambda *_: agent.stop())
+        _log.info("ready", extra={"node": config.node, "pid": os.getpid()})
+        agent.run()
+
+
+class LoadedModel(NamedTuple):
+    config: ModelConfig
+    weights: dict[str, torch.Tensor]
+    layout: KvLayout
+    numerics: str
+    tokenizer: Tokenizer
+
+
+def _load_model(config: EngineConfig) -> LoadedModel:
+    directory = Path(config.model)
+    model = load_model_config(directory)
+    weights = load_weights(directory)
     check = self_check(model, weights, config.block_tokens)
     _require_exact(config, check)
     layout = kv_layout(model, config.block_tokens)
+    return LoadedModel(model, weights, layout, check.numerics, load_tokenizer(directory))
+
+
+def _assemble(
+    config: EngineConfig, loaded: LoadedModel, wrap_transfer: WrapTransfer, resources: ExitStack
+) -> Agent:
+    """Open memory, transfer and sockets, and wire the parts together. `resources` closes them
+    in reverse: sockets first, the memory that transfers write to last."""
+    boot_id = secrets.token_hex(16)
+    keypair = load_keypair(Path(config.keypair))
+    block_bytes = loaded.layout.block_bytes
     counters: Counters = Counter()
     clock = SystemClock()
+    memory = KvMemory(config.node, boot_id, config.l1_blocks, block_bytes)
+    resources.callback(memory.close)
+    l2 = LocalHostPool(boot_id, config.l2_blocks, block_bytes) if config.l2_blocks else None
+    if l2 is not None:
+        resources.callback(l2.close)
+    opened = open_transfer(
+        config.transfer, memory, config.node, boot_id, host=config.advertise_host
+    )
+    resources.callback(opened.close)
+    transfer = wrap_transfer(opened, memory)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    sweep_stale()
-    memory = KvMemory(config.node, boot_id, config.l1_blocks, layout.block_bytes)
-    with closing(memory):
-        opened = open_transfer(
-            config.transfer, memory, config.node, boot_id, host=config.advertise_host
-        )
-        transfer = wrap_transfer(opened, memory)
-        l2 = (
-            LocalHostPool(boot_id, config.l2_blocks, layout.block_bytes)
-            if config.l2_blocks
-            else None
-        )
-        allowed = KeyRing()
-        listener = Listener(
-            context, keypair, allowed, f"tcp://{config.listen_host}:0", name=config.node
-        )
-        me = PeerInfo(
-            node=config.node,
-            boot_id=boot_id,
-            endpoint=f"tcp://{config.advertise_host}:{listener.port}",
-            public_key=keypair.public,
-            transfer=transfer.address,
-        )
-        control = Dialer(
-            context,
-            keypair,
-            from_z85(config.control_public_key),
-            config.control_endpoint,
-            name=f"{config.node}->control",
-        )
-        loops: list[Loop] = []
-        peers = PeerSet(
-            me=me,
-            context=context,
-            keypair=keypair,
-            allowed=allowed,
-            transfer=transfer,
-            clock=clock,
-            lost=lambda node, boot: loops[0].peer_lost(node, boot),
-        )
-        uplink = Uplink(control, peers, me, counters)
-        l1 = L1Cache(config.l1_blocks)
-        store = BlockStore(layout, memory, l1, l2, uplink, counters)
-        executor = TorchExecutor(model, weights, memory.view, config.block_tokens)
-        tokenizer = Tokenizer.from_file(str(Path(config.model) / "tokenizer.json"))
-        loop = Loop(
-            me=me,
-            executor=executor,
-            store=store,
-            transfer=transfer,
-            clock=clock,
-            outlet=uplink,
-            counters=counters,
-            eos_ids=frozenset(model.eos_ids),
-            decode_text=lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
-            limits=config.limits,
-        )
-        loops.append(loop)
-        hello = Hello(
-            cluster=config.cluster,
-            peer=me,
-            model=model.name,
-            weights_hash=model.weights_hash,
-            numerics=check.numerics,
-            layout=layout,
-            l1_blocks=config.l1_blocks,
-            l2_blocks=config.l2_blocks,
-            max_running=config.limits.max_running,
-            epoch=0,
-        )
-        agent = Agent(
-            hello=hello,
-            control=control,
-            listener=listener,
-            peers=peers,
-            uplink=uplink,
-            loop=loop,
-            store=store,
-            clock=clock,
-            counters=counters,
-        )
-        signal.signal(signal.SIGTERM, lambda *_: agent.stop())
-        signal.signal(signal.SIGINT, lambda *_: agent.stop())
-        _log.info("ready", extra={"node": config.node, "boot_id": boot_id, "pid": os.getpid()})
-        try:
-            agent.run()
-        finally:
-            control.close(linger_s=1.0)
-            listener.close(linger_s=1.0)
-            peers.close()
-            transfer.close()
-            if l2 is not None:
-                l2.close()
+    allowed = KeyRing()
+    listener = Listener(
+        context, keypair, allowed, f"tcp://{config.listen_host}:0", name=config.node
+    )
+    resources.callback(listener.close, LINGER_S)
+    control = Dialer(
+        context,
+        keypair,
+        from_z85(config.control_public_key),
+        config.control_endpoint,
+        name=f"{config.node}->control",
+    )
+    resources.callback(control.close, LINGER_S)
+    me = PeerInfo(
+        node=config.node,
+        boot_id=boot_id,
+        endpoint=f"tcp://{config.advertise_host}:{listener.port}",
+        public_key=keypair.public,
+        transfer=transfer.address,
+    )
+    peers = PeerSet(
+        me=me, context=context, keypair=keypair, allowed=allowed, transfer=transfer, clock=clock
+    )
+    resources.callback(peers.close)
+    uplink = Uplink(control, peers, me, counters)
+    store = BlockStore(loaded.layout, memory, L1Cache(config.l1_blocks), l2, uplink, counters)
+    loop = Loop(
+        me=me,
+        executor=TorchExecutor(loaded.config, loaded.weights, memory.view, config.block_tokens),
+        store=store,
+        transfer=transfer,
+        clock=clock,
+        outlet=uplink,
+        counters=counters,
+        eos_ids=frozenset(loaded.config.eos_ids),
+        decode_text=lambda ids: loaded.tokenizer.decode(ids, skip_special_tokens=False),
+        limits=config.limits,
+    )
+    return Agent(
+        hello=_hello(config, loaded, me),
+        control=control,
+        listener=listener,
+        peers=peers,
+        uplink=uplink,
+        loop=loop,
+        store=store,
+        clock=clock,
+        counters=counters,
+    )
+
+
+def _hello(config: EngineConfig, loaded: LoadedModel, me: PeerInfo) -> Hello:
+    return Hello(
+        cluster=config.cluster,
+        peer=me,
+        model=loaded.config.name,
+        weights_hash=loaded.config.weights_hash,
+        numerics=loaded.numerics,
+        layout=loaded.layout,
+        l1_blocks=config.l1_blocks,
+        l2_blocks=config.l2_blocks,
+        max_running=config.limits.max_running,
+        epoch=0,
+    )
 
 
 def _log_to_stderr(config: EngineConfig) -> None:

@@ -220,9 +220,8 @@ class Outbound:
             )
             for block in blocks
         ]
-        deadline_s = self._clock.now_s() + self._limits.transfer_s
         peer = push.peer
-        ticket = self._transfer.write(peer.node, peer.boot_id, pieces, deadline_s)
+        ticket = self._transfer.write(peer.node, peer.boot_id, pieces, self._limits.transfer_s)
         total = sum(piece.length_bytes for piece in pieces)
         self._flights[ticket] = Flight(push.seq.request_id, tuple(blocks), total)
         push.in_flight.add(ticket)
@@ -237,6 +236,8 @@ class Outbound:
         if outcome.state is TransferState.DONE:
             self._counters["kv_bytes_sent"] += flight.bytes_sent
             push.bytes_sent += flight.bytes_sent
+        else:
+            self._outlet.recheck_peer(push.peer.node)
         if self._closing.get(flight.request_id) is push:
             self._release_when_settled(push)
         elif outcome.state is not TransferState.DONE:

@@ -25,6 +25,10 @@ class Outlet(Protocol):
         """The present life of a node, None if it is gone or has not answered yet."""
         ...
 
+    def recheck_peer(self, node: str) -> None:
+        """A copy to or from it failed: nothing more until it confirms its boot id (rule 2)."""
+        ...
+
 
 Counters = Counter[str]
 """Monotonic counts by name; sent with heartbeats."""

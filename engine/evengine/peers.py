@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import zmq
 
@@ -28,14 +28,15 @@ class Peer:
         self.answered_s: float | None = None
         self.pinged_s = float("-inf")
         self.sequence = 0
+        self.first_good_sequence = 1
+        """Answers to earlier pings say nothing about the peer as it is now."""
 
 
 class PeerSet:
     """Keeps the set of peers equal to what the control plane last said.
 
     Memory of a peer is touched only after it answered a ping with its boot id (transfer
-    rule 7), so a stale address can never be written to. lost(node, boot_id) is called when a
-    life ends.
+    rule 7), so a stale address can never be written to.
     """
 
     def __init__(
@@ -47,7 +48,6 @@ class PeerSet:
         allowed: KeyRing,
         transfer: Transfer,
         clock: Clock,
-        lost: Callable[[str, str], None],
     ) -> None:
         self._me = me
         self._context = context
@@ -55,23 +55,19 @@ class PeerSet:
         self._allowed = allowed
         self._transfer = transfer
         self._clock = clock
-        self._lost = lost
         self._peers: dict[str, Peer] = {}
         self._node_by_key: dict[bytes, str] = {}
 
-    def update(self, infos: tuple[PeerInfo, ...]) -> bool:
-        """Adopt a new list. True if sockets were opened or closed."""
+    def update(self, infos: tuple[PeerInfo, ...]) -> list[PeerInfo]:
+        """Adopt a new list; returns the lives that ended. Sockets may have changed."""
         wanted = {info.node: info for info in infos if info.node != self._me.node}
-        changed = False
-        for node, peer in list(self._peers.items()):
-            if wanted.get(node) != peer.info:
-                self._drop(node, peer)
-                changed = True
+        ended = [peer for node, peer in self._peers.items() if wanted.get(node) != peer.info]
+        for peer in ended:
+            self._drop(peer)
         for node, info in wanted.items():
             if node not in self._peers:
                 self._add(info)
-                changed = True
-        return changed
+        return [peer.info for peer in ended]
 
     def dialers(self) -> list[Dialer]:
         return [peer.dialer for peer in self._peers.values()]
@@ -86,14 +82,17 @@ class PeerSet:
             return None
         return peer.info if self._clock.now_s() - peer.answered_s < ALIVE_S else None
 
-    def boot_of(self, node: str) -> str | None:
-        """The life that the control plane knows, answering or not."""
-        peer = self._peers.get(node)
-        return peer.info.boot_id if peer else None
-
     def send(self, node: str, message: AnyMessage) -> bool:
         peer = self._peers.get(node)
         return peer is not None and peer.dialer.send(message)
+
+    def recheck(self, node: str) -> None:
+        """Treat a peer as unknown until it answers a new ping."""
+        peer = self._peers.get(node)
+        if peer is not None:
+            peer.answered_s = None
+            peer.first_good_sequence = peer.sequence + 1
+            peer.pinged_s = float("-inf")
 
     def receive(self, max_messages: int) -> Iterator[tuple[str, Received]]:
         """What the peers answered; pongs are dealt with here."""
@@ -127,17 +126,18 @@ class PeerSet:
         )
         self._peers[info.node] = Peer(info, dialer)
 
-    def _drop(self, node: str, peer: Peer) -> None:
-        _log.info("peer left", extra={"peer": node, "boot_id": peer.info.boot_id})
-        del self._peers[node]
+    def _drop(self, peer: Peer) -> None:
+        _log.info("peer left", extra={"peer": peer.info.node, "boot_id": peer.info.boot_id})
+        del self._peers[peer.info.node]
         self._node_by_key.pop(peer.info.public_key, None)
         self._allowed.discard(peer.info.public_key)
         peer.dialer.close()
-        self._lost(node, peer.info.boot_id)
 
     def _on_pong(self, peer: Peer, pong: Pong) -> None:
         if pong.boot_id != peer.info.boot_id:
             _log.warning("peer answers with another boot id", extra={"peer": peer.info.node})
+            return
+        if pong.sequence < peer.first_good_sequence:
             return
         if peer.answered_s is None:
             self._transfer.connect(peer.info.transfer)

@@ -214,7 +214,8 @@ class Transfer(Protocol):
     def connect(self, peer: TransferAddress) -> None:
         """Make a peer's life known and warm the session in the background.
 
-        A new boot_id replaces the old one; tickets to the old life fail.
+        A new boot_id replaces the old one; tickets to the old life fail. After a failed ticket
+        the peer is refused until this is called again: the caller has re-checked its boot id.
         """
         ...
 
@@ -223,8 +224,9 @@ class Transfer(Protocol):
         ...
 
     def write(self, node: str, boot_id: str, pieces: Sequence[Piece], deadline_s: float) -> int:
-        """Start copying local -> remote; returns a ticket. Never blocks, never raises for a
-        peer's fault: an unknown peer or full queue yields a ticket that fails."""
+        """Start copying local -> remote; returns a ticket. deadline_s: seconds from now. Never
+        blocks, never raises for a peer's fault: an unknown peer or full queue yields a ticket
+        that fails."""
         ...
 
     def read(self, node: str, boot_id: str, pieces: Sequence[Piece], deadline_s: float) -> int:

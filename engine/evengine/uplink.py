@@ -44,6 +44,9 @@ class Uplink:
     def peer(self, node: str) -> PeerInfo | None:
         return self._peers.alive(node)
 
+    def recheck_peer(self, node: str) -> None:
+        self._peers.recheck(node)
+
     def put(self, message: AnyMessage) -> None:
         """Queue a message; over the bound the oldest is lost, and counted."""
         if len(self._queue) >= MAX_QUEUED:

@@ -70,13 +70,13 @@ class Peer:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         if ports:
             environment |= {"MC_MIN_RPC_PORT": str(ports[0]), "MC_MAX_RPC_PORT": str(ports[1])}
-        command = [sys.executable, "-m", "transfer.peers", backend, node, self.boot_id]
+        command = [sys.executable, "-m", "tests.transfer.peers", backend, node, self.boot_id]
         self.process = subprocess.Popen(
             [*command, str(blocks)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            cwd=ROOT / "tests",
+            cwd=ROOT,
             text=True,
         )
         self.address = msgspec.convert(self.answer(), TransferAddress)

@@ -180,9 +180,12 @@ def test_a_range_outside_either_side_is_refused(node: Node, spawn: Spawn, piece:
         assert "bytes" in outcome.reason
     assert there.call("digest") == before
     assert digest(node.memory.view) == digest(pattern(2))
-    assert wait_for(
-        node.transfer, [node.transfer.write("there", there.boot_id, [good], 5.0)], 10
-    ).popitem()[1].state is DONE
+    assert (
+        wait_for(node.transfer, [node.transfer.write("there", there.boot_id, [good], 5.0)], 10)
+        .popitem()[1]
+        .state
+        is DONE
+    )
 
 
 def test_unknown_peers_and_lives_fail_and_nothing_is_a_success(node: Node, spawn: Spawn) -> None:

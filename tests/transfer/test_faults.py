@@ -16,7 +16,7 @@ from evengine.ports import Outcome, Piece
 from evengine.transfer.protocol import MAX_PEER_PIECES
 
 from .conftest import Node
-from .peers import BLOCK_BYTES, DONE, FAILED, SIZE_BYTES, Peer, digest, pattern, wait_for
+from .peers import BLOCK_BYTES, DONE, FAILED, ROOT, SIZE_BYTES, Peer, digest, pattern, wait_for
 
 pytestmark = pytest.mark.system
 Spawn = Callable[..., Peer]
@@ -204,7 +204,7 @@ def test_a_restarted_peer_never_gets_or_gives_bytes_under_its_old_boot_id(
 
 
 def test_tickets_of_the_old_life_fail_when_the_new_one_is_connected(
-    node: Node, lives: tuple[Peer, Callable[[], Peer]]
+    node: Node, lives: tuple[Peer, Callable[[], Peer]], backend: str
 ) -> None:
     old, replace = lives
     node.transfer.connect(old.address)
@@ -216,24 +216,31 @@ def test_tickets_of_the_old_life_fail_when_the_new_one_is_connected(
     fresh.call("fill", 3)
     node.transfer.connect(fresh.address)
     ended = wait_for(node.transfer, tickets, 2)
-    assert ended[tickets[-1]].state in (FAILED, DONE)
+    if backend == "mooncake":  # over shm a stopped peer's memory can be written to
+        assert {outcome.state for outcome in ended.values()} == {FAILED}
     kept = one(node, fresh, [Piece(0, 0, 1)], push=False)
     assert kept.state is DONE
     assert fresh.call("digest") == digest(pattern(3))
 
 
 def test_a_peer_of_another_backend_or_address_is_refused(node: Node, spawn: Spawn) -> None:
-    there = spawn("there")
-    for change in ({"backend": "pigeon"}, {"endpoint": "evctl-nothing-l1"}):
+    there, other = spawn("there"), spawn("other")
+    other.call("fill", 1)
+    for change in (
+        {"backend": "pigeon"},
+        {"endpoint": "evctl-nothing-l1"},
+        {"endpoint": other.address.endpoint},  # a live one, but not that of this node
+    ):
         node.transfer.connect(msgspec.structs.replace(there.address, **change))
         assert one(node, there, WHOLE).state is FAILED
+    assert other.call("digest") == digest(pattern(1))
     node.transfer.connect(there.address)
     assert one(node, there, WHOLE).state is DONE
 
 
 MUTE = """
 import sys, time
-from transfer.conftest import Node
+from tests.transfer.conftest import Node
 import msgspec
 node = Node(sys.argv[1], "leaver")
 address = msgspec.structs.replace(
@@ -253,8 +260,6 @@ def test_a_process_with_a_mute_peer_ends_when_it_wants_to(backend: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         mute = f"127.0.0.1:{listener.getsockname()[1]}"
         start_s = time.monotonic()
-        ended = subprocess.run([sys.executable, "-c", MUTE, backend, mute], timeout=60, cwd="tests")
+        ended = subprocess.run([sys.executable, "-c", MUTE, backend, mute], timeout=60, cwd=ROOT)
         assert ended.returncode == 0
         assert time.monotonic() - start_s < 10
-
-
