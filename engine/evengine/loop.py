@@ -12,7 +12,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from evctl.core.events import FirstToken, IterationSample, KvEvicted, PrefillStarted, RequestDone
+from evctl.core.events import (
+    FirstToken,
+    IterationSample,
+    KvEvicted,
+    PrefillStarted,
+    RecallDenied,
+    Recalled,
+    RequestDone,
+)
 from evctl.core.sampling import FinishReason, TokenLogprob
 from evctl.core.split import Phase
 from evctl.core.workload import attention_pairs
@@ -133,6 +141,15 @@ class Loop:
         known = self.inbound.cancel(request_id)
         self.counters["cancelled_in_arrival" if known else "cancelled_unknown"] += 1
         return known
+
+    def recall(self, request_id: str) -> None:
+        """Give back a request that has not begun, without a word to its client."""
+        seq = self._roster.get(request_id)
+        if seq is not None and seq.stage is Stage.WAITING and not seq.output:
+            self._forget(seq)
+            self._outlet.fact(Recalled(request_id))
+        else:
+            self._outlet.fact(RecallDenied(request_id))
 
     def load(self) -> Load:
         """What this node is busy with now."""

@@ -86,6 +86,18 @@ class IterationSample(Fact, frozen=True, tag=True):
     decode_requests: int
 
 
+class Recalled(Fact, frozen=True, tag=True):
+    """The engine gave a request back that it had not begun; nothing of it is left there."""
+
+    request_id: str
+
+
+class RecallDenied(Fact, frozen=True, tag=True):
+    """The request had begun (or ended) when the recall came: it finishes in place."""
+
+    request_id: str
+
+
 EngineFact = (
     PrefillStarted
     | FirstToken
@@ -95,4 +107,109 @@ EngineFact = (
     | TransferDone
     | TransferFailed
     | IterationSample
+    | Recalled
+    | RecallDenied
 )
+
+
+# ---------------------------------------------------------------- facts of the control plane
+
+
+class RequestArrived(Fact, frozen=True, tag=True):
+    """A request passed the gateway's checks. block_keys: 16 bytes a full block, concatenated.
+
+    branch: "" when the client sent no signal. max_output_tokens: the most the client takes.
+    """
+
+    request_id: str
+    tenant: str
+    branch: str
+    prompt_tokens: int
+    max_output_tokens: int
+    root_key: bytes
+    block_keys: bytes
+
+
+class RequestCancelled(Fact, frozen=True, tag=True):
+    """The client left or the gateway gave up."""
+
+    request_id: str
+
+
+class DispatchFailed(Fact, frozen=True, tag=True):
+    """A node refused a request. retry: whether another node, or the same later, may take it."""
+
+    request_id: str
+    node: str
+    code: str
+    reason: str
+    retry: bool
+
+
+class NodeJoined(Fact, frozen=True, tag=True):
+    """A node said Hello: a first life, or a new one (another boot_id) that lost all KV."""
+
+    node: str
+    boot_id: str
+    l1_blocks: int
+    block_tokens: int
+    max_running: int
+    context_tokens: int
+
+
+class NodeReport(Fact, frozen=True, tag=True):
+    """A heartbeat: what the node is busy with."""
+
+    node: str
+    boot_id: str
+    waiting_prefill: int
+    running_prefill: int
+    waiting_decode: int
+    running_decode: int
+    l1_used_blocks: int
+    prefill_tokens_left: int
+
+
+class NodeLost(Fact, frozen=True, tag=True):
+    """A node's process is gone, or it has been silent for too long."""
+
+    node: str
+    boot_id: str
+    reason: str
+
+
+class Override(Fact, frozen=True, tag=True):
+    """A person or program sets the mode. mode "hold" needs split ("4P5D")."""
+
+    mode: str
+    split: str
+    by: str
+    reason: str
+
+
+class Tick(Fact, frozen=True, tag=True):
+    """Time passed; nothing else happened."""
+
+
+ControlFact = (
+    RequestArrived
+    | RequestCancelled
+    | DispatchFailed
+    | NodeJoined
+    | NodeReport
+    | NodeLost
+    | Override
+    | Tick
+)
+
+
+class FromNode(Fact, frozen=True, tag=True):
+    """An engine's fact, with the life of the node that it happened on."""
+
+    node: str
+    boot_id: str
+    fact: EngineFact
+
+
+Event = ControlFact | FromNode
+"""Everything that the reducer is fed."""

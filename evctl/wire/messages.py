@@ -3,7 +3,8 @@ be added within a version, never renamed or removed).
 
 Three conversations use them:
 - engine -> control: Hello, Heartbeat, Tokens, Facts, Inventory, Inspection, Refused
-- control -> engine: Welcome, Peers, StartRequest, CancelRequest, GetInventory, Inspect, Stop
+- control -> engine: Welcome, Peers, StartRequest, CancelRequest, RecallRequest, GetInventory,
+  Inspect, Stop
 - engine <-> engine: ReserveKv, KvGranted, KvRefused, BlocksLanded, BlocksVerified, HandOver,
   HandOverResult, ReleaseKv, Ping, Pong
 KV bytes never travel here; they move through the transfer port.
@@ -200,6 +201,12 @@ class CancelRequest(Message, frozen=True, tag=True):
     request_id: str
 
 
+class RecallRequest(Message, frozen=True, tag=True):
+    """Give back a request that has not begun; answered by the fact Recalled or RecallDenied."""
+
+    request_id: str
+
+
 class GetInventory(Message, frozen=True, tag=True):
     ticket: int
 
@@ -333,6 +340,7 @@ AnyMessage = (
     | Peers
     | StartRequest
     | CancelRequest
+    | RecallRequest
     | GetInventory
     | Inspect
     | Stop

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from evctl.wire.messages import RecallRequest
 from tests.engine.driver import Driver
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -67,3 +68,36 @@ def test_a_thousand_random_cancels(tmp_path: Path, prepared_model) -> None:
         assert all(r.finish != "error" for r in finished), "a cancel broke another request"
         tokens = driver.run([[1, 2, 3]], prefill="a", decode="b", max_tokens=3)
         assert tokens == driver.run([[1, 2, 3]], prefill="b", decode="a", max_tokens=3)
+
+
+def test_a_recall_takes_back_only_what_has_not_begun(tmp_path: Path, prepared_model) -> None:
+    """What a role change asks of a node: queued requests come back whole, running ones stay."""
+    limits = {"max_running": 2}
+    with Driver(
+        tmp_path, prepared_model("random-4l256"), names=("a",), l1_blocks=200, limits=limits
+    ) as driver:
+        ids = [driver.submit([i, 2, 3] * 20, max_tokens=40) for i in range(6)]
+        driver.until(lambda: bool(driver.results[ids[0]].tokens), 30.0, "the first token")
+        for request_id in [*ids, "unknown"]:
+            driver.send("a", RecallRequest(request_id))
+
+        def answers() -> dict[str, str]:
+            kinds = ("Recalled", "RecallDenied")
+            return {
+                fact.request_id: type(fact).__name__
+                for _, fact in driver.facts
+                if type(fact).__name__ in kinds
+            }
+
+        driver.until(lambda: len(answers()) == 7, 30.0, "an answer for each")
+        assert answers() == {
+            **dict.fromkeys(ids[:2], "RecallDenied"),
+            **dict.fromkeys(ids[2:], "Recalled"),
+            "unknown": "RecallDenied",
+        }
+        finished = driver.wait(ids[:2])
+        assert [r.finish for r in finished] == ["length", "length"]
+        assert all(not driver.results[i].tokens and not driver.results[i].finish for i in ids[2:])
+        again = driver.submit([2, 2, 3] * 20, request_id=ids[2], max_tokens=3)
+        assert driver.wait([again])[0].finish == "length"
+        assert driver.quiet("a").problems == ()

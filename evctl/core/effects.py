@@ -1,0 +1,74 @@
+"""What the reducer wants done. The live shell does it over sockets, the simulator in memory."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Effect(msgspec.Struct, frozen=True, tag_field="t"):
+    """Base of all effects; the class name is the tag."""
+
+
+class Dispatch(Effect, frozen=True, tag=True):
+    """Send a request to its prefill node, to be decoded on the other (which may be the same)."""
+
+    request_id: str
+    prefill_node: str
+    decode_node: str
+
+
+class Recall(Effect, frozen=True, tag=True):
+    """Ask a node to give back a request that it has not begun."""
+
+    request_id: str
+    node: str
+
+
+class Cancel(Effect, frozen=True, tag=True):
+    """Stop a request on every node named."""
+
+    request_id: str
+    nodes: tuple[str, ...]
+
+
+class Reject(Effect, frozen=True, tag=True):
+    """Turn a request away before anything was done: answered 429 with Retry-After."""
+
+    request_id: str
+    reason: str
+    retry_after_s: float
+
+
+class Fail(Effect, frozen=True, tag=True):
+    """End a request with an error that its client sees."""
+
+    request_id: str
+    reason: str
+
+
+class SetRole(Effect, frozen=True, tag=True):
+    """A node's role as the router now sees it; nothing is sent to the engine."""
+
+    node: str
+    role: str
+    epoch: int
+
+
+class Notice(Effect, frozen=True, tag=True):
+    """Something that an operator may want to see. level: info, warn or fail."""
+
+    level: str
+    what: str
+    node: str = ""
+    request_id: str = ""
+
+
+AnyEffect = Dispatch | Recall | Cancel | Reject | Fail | SetRole | Notice
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why something was decided: subject ("request r1"), choice, and each candidate's terms."""
+
+    subject: str
+    decision: str
+    terms: dict[str, dict[str, float]]

@@ -1,0 +1,123 @@
+"""What a cluster looks like from outside: the values of the admin API, the CLI and the TUI."""
+
+from __future__ import annotations
+
+import msgspec
+
+API_VERSION = "evctl/v1"
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """One node. role: P or D, what the router sends it. target_role: differs while it changes.
+
+    state: ok, late (no heartbeat for a while), lost. age_s: since its last heartbeat.
+    queue: requests waiting there, either phase; running: in a batch. l1, l2: used share, 0 to 1.
+    """
+
+    name: str
+    role: str
+    target_role: str
+    state: str
+    boot_id: str
+    age_s: float
+    queue: int
+    running: int
+    running_prefill: int
+    running_decode: int
+    l1: float
+    l2: float
+    pid: int | None = None
+
+
+class QueueStatus(msgspec.Struct, frozen=True):
+    """Waits of one phase over the last minute, in seconds; None where nothing was seen."""
+
+    waiting: int
+    running: int
+    wait_p50_s: float | None
+    wait_p95_s: float | None
+
+
+class EventRecord(msgspec.Struct, frozen=True):
+    """One line of the event log. sequence rises by one; time_s: seconds since the epoch."""
+
+    sequence: int
+    time_s: float
+    level: str
+    what: str
+    node: str = ""
+    request_id: str = ""
+
+
+class ClusterStatus(msgspec.Struct, frozen=True):
+    """One screen. split: as the roles are now; target_split: as they are to be.
+
+    mode: hold (split set by hand) or advise. generation rises with every accepted write.
+    gateway, admin: URLs. in_flight: requests anywhere. epoch: life of the control plane.
+    """
+
+    cluster: str
+    gateway: str
+    admin: str
+    model: str
+    split: str
+    target_split: str
+    mode: str
+    generation: int
+    epoch: int
+    sequence: int
+    in_flight: int
+    prefill: QueueStatus
+    decode: QueueStatus
+    ttft_p50_s: float | None
+    ttft_p95_s: float | None
+    requests_done: int
+    requests_failed: int
+    requests_rejected: int
+    throughput_rps: float
+    nodes: tuple[NodeStatus, ...]
+    held_by: str = ""
+    hold_reason: str = ""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """One node's change of role."""
+
+    node: str
+    before: str
+    after: str
+    running: int
+    queued: int
+
+
+class SplitChange(msgspec.Struct, frozen=True):
+    """What a write to the split does, or would do (plan)."""
+
+    before: str
+    after: str
+    moves: tuple[Move, ...]
+    generation: int
+    applied: bool
+
+
+class WatchFrame(msgspec.Struct, frozen=True):
+    """One line of /admin/v1/watch (newline-delimited JSON).
+
+    The first has kind "snapshot"; later ones "status" (a full status, at most twice a second)
+    or "events". sequence counts frames of this stream: a gap means resnapshot.
+    """
+
+    kind: str
+    sequence: int
+    status: ClusterStatus | None = None
+    events: tuple[EventRecord, ...] = ()
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The error of an admin call: the same four things that EvctlError carries."""
+
+    code: str
+    what: str
+    why: str
+    next: str
+    exit_code: int
