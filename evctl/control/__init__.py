@@ -1,0 +1,1 @@
+"""The live shell of the control plane: one writer, and everything that reads from it."""
