@@ -34,6 +34,7 @@ class BlockStore:
         self._outlet = outlet
         self._counters = counters
         self._evicted_l2: list[BlockKey] = []
+        self._restored_tokens = 0
 
     def take_prefix(self, seq: Sequence, headroom_blocks: int) -> int | None:
         """Slots for all of seq.tokens, the cached prefix included. Returns how many leading
@@ -91,6 +92,11 @@ class BlockStore:
         tiers = [(1, self.l1.take_evicted()), (2, evicted_l2)]
         return [(tier, keys) for tier, keys in tiers if keys]
 
+    def take_restored_tokens(self) -> int:
+        """Tokens copied from L2 since the last call (t_rst of Eq. 1)."""
+        restored, self._restored_tokens = self._restored_tokens, 0
+        return restored
+
     def inventory(self) -> list[InventoryBlock]:
         """Every cached block of L1, with the checksum of its bytes as they are now."""
         return [
@@ -129,6 +135,7 @@ class BlockStore:
                 break
             seq.slots[block] = self._publish_one(seq, block, checksum)
         self._counters["l2_blocks_restored"] += found
+        self._restored_tokens += found * self.layout.block_tokens
         if found:
             self._stored(seq, 1, first, first + found)
         return found

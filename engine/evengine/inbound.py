@@ -19,6 +19,7 @@ from evctl.wire.messages import (
     KvRefused,
     ReleaseKv,
     ReserveKv,
+    StartRequest,
 )
 from evengine.outlet import Counters, Outlet
 from evengine.pool.l1 import L1Cache
@@ -63,7 +64,8 @@ class Inbound:
     """All reservations of this node. Every handler returns the answer to send back, if any.
 
     active(request_id): whether the loop runs the request already. take(seq): run it.
-    release_active(request_id, boot_id): that life of the source wants back what it handed over.
+    expected_keys(request): what its prompt hashes to. release_active(request_id, boot_id): that
+    life of the source wants back what it handed over.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Inbound:
         active: Callable[[str], bool],
         headroom_blocks: Callable[[], int],
         make_sequence: Callable[[HandOver], Sequence],
+        expected_keys: Callable[[StartRequest], bytes],
         take: Callable[[Sequence], None],
         release_active: Callable[[str, str], None],
         limits: ArrivalLimits,
@@ -93,6 +96,7 @@ class Inbound:
         self._active = active
         self._headroom_blocks = headroom_blocks
         self._make_sequence = make_sequence
+        self._expected_keys = expected_keys
         self._take = take
         self._release_active = release_active
         self._limits = limits
@@ -180,6 +184,7 @@ class Inbound:
         elif (
             len(message.request.prompt) != arrival.prompt_tokens
             or message.request.block_keys != b"".join(arrival.keys)
+            or message.request.block_keys != self._expected_keys(message.request)
             or not message.generated
         ):
             reason = "the request is not the one that room was reserved for"

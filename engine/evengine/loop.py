@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from evctl.core.blocks import block_keys
 from evctl.core.events import (
     FirstToken,
     IterationSample,
@@ -106,6 +107,7 @@ class Loop:
             active=self._roster.__contains__,
             headroom_blocks=lambda: len(self._roster.decoding),
             make_sequence=self._sequence_of,
+            expected_keys=self._expected_keys,
             take=self._take_over,
             release_active=self._release_active,
             limits=limits.arrival,
@@ -122,6 +124,7 @@ class Loop:
             max_waiting=self._limits.max_waiting,
             executor=self._executor,
             total_blocks=self._store.l1.total_blocks,
+            kv_secret=self.kv_secret,
         )
         start = seeded(start, int.from_bytes(os.urandom(7), "little"))
         self._roster.enter(self._new_sequence(start), Stage.WAITING)
@@ -337,6 +340,11 @@ class Loop:
         seq.cached_tokens = message.cached_tokens
         return seq
 
+    def _expected_keys(self, request: StartRequest) -> bytes:
+        """Block keys that a handed-over prompt must have, computed here."""
+        block_tokens = self._executor.layout.block_tokens
+        return b"".join(block_keys(self.kv_secret, request.root_key, request.prompt, block_tokens))
+
     def _take_over(self, seq: Sequence) -> None:
         seq.decode_node = self._node
         self._roster.enter(seq, Stage.DECODE)
@@ -369,7 +377,7 @@ class Loop:
                 busy_s=busy_s,
                 prefill_tokens=sum(len(c.tokens) for c in batch.chunks),
                 attention_pairs=sum(attention_pairs(len(c.tokens), c.start) for c in batch.chunks),
-                restored_tokens=0,
+                restored_tokens=self._store.take_restored_tokens(),
                 decode_requests=len(batch.rows),
             )
         )

@@ -117,7 +117,11 @@ class Outbound:
         push = self._live(message.request_id, message.boot_id, PushState.ASKING)
         if push is None:
             return
-        if message.held + len(message.slots) != push.blocks:
+        if (
+            not 0 <= message.held <= push.blocks
+            or message.held + len(message.slots) != push.blocks
+            or len(message.generations) != len(message.slots)
+        ):
             self._fail(push, "the grant does not cover the prompt")
             return
         push.state = PushState.PUSHING
@@ -140,8 +144,10 @@ class Outbound:
         if push is None:
             return
         push.unanswered = max(0, push.unanswered - 1)
-        bad = set(message.bad)
-        push.verified |= set(range(message.first, message.first + message.count)) - bad
+        sent = set(range(push.held, push.blocks)) - push.unsent
+        checked = sent & set(range(message.first, message.first + message.count))
+        bad = checked & set(message.bad)
+        push.verified |= checked - bad
         if bad:
             self._counters["kv_blocks_bad_checksum"] += len(bad)
             push.resends += 1

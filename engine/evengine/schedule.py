@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
+from evctl.core.blocks import block_keys
 from evctl.core.errors import EvctlError
 from evctl.wire.messages import StartRequest
 from evengine.ports import Batch, DecodeRow, Draw, Executor, PrefillChunk
@@ -22,6 +23,7 @@ def check_request(
     max_waiting: int,
     executor: Executor,
     total_blocks: int,
+    kv_secret: bytes,
 ) -> None:
     """Raise RequestRefusedError if a request can never run here, or not now."""
     layout = executor.layout
@@ -62,6 +64,16 @@ def check_request(
             "EV-2306",
             f"prompt and output take up to {most_blocks} blocks, this node has {total_blocks}",
             "lower max_tokens, or give the node more L1 blocks",
+        )
+    if start.block_keys != b"".join(
+        block_keys(kv_secret, start.root_key, start.prompt, layout.block_tokens)
+    ):
+        # a wrong key would serve this prompt's KV to another prompt
+        _refuse(
+            start,
+            "EV-2308",
+            "the block keys are not those of the prompt",
+            "hash the prompt with this cluster's KV secret and the request's root key",
         )
     if waiting >= max_waiting:
         _refuse(start, "EV-2307", f"{waiting} requests are queued here", "try again later")

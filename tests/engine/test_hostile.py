@@ -153,6 +153,31 @@ def test_a_message_for_the_other_end(driver: Driver, stranger: KeyPair, connect)
     assert_alive(driver)
 
 
+@pytest.mark.parametrize("keys", [bytes(32), bytes(16) + b"x" * 16], ids=["repeated", "made up"])
+def test_keys_that_are_not_the_prompts_are_refused(driver: Driver, keys: bytes) -> None:
+    """They would give one prompt's KV to another."""
+    driver.submit([5] * 40, request_id="honest", max_tokens=1)
+    driver.wait(["honest"])
+    start = StartRequest(
+        request_id="liar",
+        tenant="t",
+        branch="",
+        generation=0,
+        epoch=driver.epoch,
+        prompt=(7,) * 40,
+        root_key=bytes(16),
+        block_keys=keys,
+        sampling=SamplingParams(max_tokens=2),
+        prefill_node="a",
+        decode_node="a",
+    )
+    driver.refused.clear()
+    driver.send("a", start)
+    driver.until(lambda: bool(driver.refused), 10.0, "a refusal")
+    assert driver.refused[0].code == "EV-2308"
+    assert_alive(driver)
+
+
 def reserve(info: PeerInfo, **changes: object) -> ReserveKv:
     values: dict[str, object] = {
         "request_id": "q",
