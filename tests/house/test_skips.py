@@ -40,7 +40,9 @@ def run_pytest(
 ) -> subprocess.CompletedProcess[str]:
     tests = tmp_path / "tests"
     tests.mkdir()
-    shutil.copy(ROOT / "tests" / "conftest.py", tests)
+    # conftest.py, and the modules beside it that it imports.
+    for path in (ROOT / "tests").glob("*.py"):
+        shutil.copy(path, tests)
     (tests / "SKIPS.md").write_text(skips)
     (tests / "test_it.py").write_text(test_source)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

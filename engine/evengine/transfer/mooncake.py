@@ -97,6 +97,7 @@ class MooncakeTransfer(QueuedTransfer[MooncakePeer]):
         self._running: list[Parcel] = []
         self._openers = 0
         self._pending = False
+        self._jitter = random.Random()
         self._opening = threading.Lock()
         self._pump = threading.Thread(target=self._work, name="kv-mooncake", daemon=True)
         self._pump.start()
@@ -162,7 +163,7 @@ class MooncakeTransfer(QueuedTransfer[MooncakePeer]):
         if self._client.probe(endpoint) != 0:
             return f"{peer.address.node} does not answer at {endpoint}"
         with self._opening:
-            time.sleep(random.uniform(0, OPEN_JITTER_S))
+            time.sleep(self._jitter.uniform(0, OPEN_JITTER_S))
             if peer.over or self._closed:
                 return "the peer's life is over"
             peer.client = self._client_for(endpoint, peer.address.boot_id)
