@@ -1,0 +1,1 @@
+"""Scenarios, scores and reports."""

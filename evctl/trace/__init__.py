@@ -1,0 +1,1 @@
+"""Recorded agent conversations: their form, importers, statistics, and the agents that replay."""

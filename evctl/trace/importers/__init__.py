@@ -1,0 +1,1 @@
+"""One module a foreign format; each yields conversations of evctl.trace.schema."""
