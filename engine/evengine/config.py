@@ -14,7 +14,8 @@ from evengine.loop import LoopLimits
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """control_endpoint, control_public_key (z85): whom to dial. keypair: file of this node's
     CURVE pair. model: a prepared model's directory. listen_host: address that the peer channel
-    binds; advertise_host: the one that peers dial. require_exact: refuse to start on a machine
+    binds; advertise_host: the one that peers dial. prefix_cache: off, every
+    prompt is computed anew (to compare with). require_exact: refuse to start on a machine
     whose arithmetic depends on the batch. threads: of torch; more than the node's share of
     cores makes everything slower.
     """
@@ -31,6 +32,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transfer: str = "shm"
     listen_host: str = "127.0.0.1"
     advertise_host: str = "127.0.0.1"
+    prefix_cache: bool = True
     require_exact: bool = True
     threads: int = 1
     log_level: str = "INFO"

@@ -163,7 +163,14 @@ def _assemble(
     )
     resources.callback(peers.close)
     uplink = Uplink(control, peers, me, counters)
-    store = BlockStore(loaded.layout, memory, L1Cache(config.l1_blocks), l2, uplink, counters)
+    store = BlockStore(
+        loaded.layout,
+        memory,
+        L1Cache(config.l1_blocks, reuse=config.prefix_cache),
+        l2,
+        uplink,
+        counters,
+    )
     loop = Loop(
         me=me,
         executor=TorchExecutor(loaded.config, loaded.weights, memory.view, config.block_tokens),

@@ -79,3 +79,19 @@ def test_both_nodes_full_of_requests_for_each_other_get_out(
         assert {r.finish for r in results} == {"length"}
         for name in "ab":
             assert driver.quiet(name).problems == ()
+
+
+def test_without_prefix_cache_every_prompt_is_computed(tmp_path: Path, prepared_model) -> None:
+    """What replies are compared with must not share the fault it is to find."""
+    with Driver(
+        tmp_path, prepared_model("random-4l256"), l1_blocks=100, prefix_cache=False
+    ) as driver:
+        driver.settle()
+        prompt = prompts(1, 100)[0]
+        before = driver.quiet("a").counters["prefill_tokens"]
+        for _ in range(3):
+            asked = driver.submit(prompt, prefill="a", decode="b", max_tokens=4)
+            assert driver.wait([asked])[0].cached_tokens == 0
+        after = driver.quiet("a").counters
+        assert after["prefill_tokens"] - before == 300
+        assert driver.quiet("b").problems == ()

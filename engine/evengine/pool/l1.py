@@ -41,10 +41,12 @@ class CachedBlock:
 class L1Cache:
     """ports.PrefixCache over `total_blocks` slots. `parent` of a first block is b""."""
 
-    def __init__(self, total_blocks: int) -> None:
+    def __init__(self, total_blocks: int, *, reuse: bool = True) -> None:
+        """reuse: off, nothing is ever found, as if every request were the first."""
         if total_blocks < 1:
             raise ValueError(f"L1 needs at least one block, not {total_blocks}")
         self.total_blocks = total_blocks
+        self._reuse = reuse
         self._state = [SlotState.FREE] * total_blocks
         self._generation = [0] * total_blocks
         self._free = deque(range(total_blocks))
@@ -93,8 +95,8 @@ class L1Cache:
     # ------------------------------------------------------------ taking and giving
 
     def match(self, keys: Sequence[BlockKey]) -> list[Slot]:
-        slots = []
-        for key in keys:
+        slots: list[Slot] = []
+        for key in keys if self._reuse else ():
             block = self._by_key.get(key)
             if block is None:
                 break
