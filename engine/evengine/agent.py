@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import zmq
 
 from evctl.core.errors import EvctlError
 from evctl.wire import Dialer, Listener, Received
+from evctl.wire.codec import WireError
 from evctl.wire.messages import (
     AnyMessage,
     BlocksLanded,
@@ -90,7 +92,7 @@ class Agent:
         self._overhead_max_s = 0.0
         self._stopping = self._draining = False
         self._poller = self._new_poller()
-        self._from_control: dict[type, Callable[[Any], None]] = {
+        self._from_control: dict[type, Callable[[Any], AnyMessage | None]] = {
             Welcome: self._on_welcome,
             Peers: self._on_peers,
             StartRequest: self._on_start,
@@ -102,9 +104,9 @@ class Agent:
             Refused: self._on_refused,
         }
         inbound, outbound = loop.inbound, loop.outbound
-        self._from_peer: dict[type, Callable[[Any], AnyMessage | None]] = {
-            Ping: lambda m: Pong(self._me.node, self._me.boot_id, m.sequence),
-            ReserveKv: inbound.on_reserve,
+        self._from_peer: dict[type, Callable[[str, Any], AnyMessage | None]] = {
+            Ping: lambda _, m: Pong(self._me.node, self._me.boot_id, m.sequence),
+            ReserveKv: self._on_reserve,
             BlocksLanded: inbound.on_landed,
             HandOver: inbound.on_handover,
             ReleaseKv: inbound.on_release,
@@ -112,8 +114,8 @@ class Agent:
             KvRefused: outbound.on_refused,
             BlocksVerified: outbound.on_verified,
             HandOverResult: outbound.on_result,
-            CancelRequest: self._on_cancel,
-            Refused: self._on_refused,
+            CancelRequest: lambda _, m: self._on_cancel(m),
+            Refused: lambda _, m: self._on_refused(m),
         }
 
     def stop(self) -> None:
@@ -122,7 +124,7 @@ class Agent:
 
     def run(self) -> None:
         """Serve until stopped. Returns after the last message was handed to the sockets."""
-        while not self._stopping and not (self._draining and not self._loop.active):
+        while not self._stopping and not (self._draining and self._loop.idle):
             started_s, run_s = self._clock.now_s(), self._loop.run_s
             self._greet()
             self._receive()
@@ -147,33 +149,55 @@ class Agent:
             self._hello
         ):
             self._greeted_connection = self._control.connections
+        self._uplink.greeted = (
+            self._control.connected and self._greeted_connection == self._control.connections
+        )
 
     def _receive(self) -> None:
         for received in self._control.receive(MAX_MESSAGES):
-            handle = self._from_control.get(type(received.message))
-            if handle is None:
-                self._uplink.put(self._not_expected(received.message))
-            else:
-                handle(received.message)
+            answer = self._answer(self._from_control.get(type(received.message)), received)
+            if answer is not None:
+                self._uplink.put(answer)
         for _, received in self._peers.receive(MAX_MESSAGES):
-            self._serve_peer(received, lambda _peer, answer: None)
+            answer = self._serve_peer(received)
+            if answer is not None and not isinstance(received.message, Refused):
+                self._uplink.to_peer(self._peers.node_of(received.public_key) or "", answer)
         for received in self._listener.receive(MAX_MESSAGES):
-            self._serve_peer(received, self._listener.send)
+            answer = self._serve_peer(received)
+            if answer is not None and not self._reply(received.peer, answer):
+                self._counters["replies_lost"] += 1
 
-    def _serve_peer(
-        self, received: Received, reply: Callable[[bytes, AnyMessage], object]
-    ) -> None:
+    def _serve_peer(self, received: Received) -> AnyMessage | None:
         """Handle a peer's message; only a node that the control plane named may send one."""
-        if self._peers.node_of(received.public_key) is None:
-            reply(received.peer, Refused("EV-2401", "this key belongs to no node of the cluster"))
-            return
+        node = self._peers.node_of(received.public_key)
+        if node is None:
+            return Refused("EV-2401", "this key belongs to no node of the cluster")
         handle = self._from_peer.get(type(received.message))
+        return self._answer(handle and partial(handle, node), received)
+
+    def _answer(
+        self, handle: Callable[[Any], AnyMessage | None] | None, received: Received
+    ) -> AnyMessage | None:
+        """Run a handler. Whatever is wrong with one message must not end the others' requests."""
+        message = received.message
         if handle is None:
-            reply(received.peer, self._not_expected(received.message))
-            return
-        answer = handle(received.message)
-        if answer is not None and not reply(received.peer, answer):
-            self._counters["replies_lost"] += 1
+            name = type(message).__name__
+            return Refused("EV-2404", f"{name} is not for this end of the channel")
+        try:
+            return handle(message)
+        except Exception:
+            kind = type(message).__name__
+            _log.exception("a message could not be handled", extra={"type": kind})
+            self._counters["handler_errors"] += 1
+            request_id = getattr(message, "request_id", "")
+            return Refused("EV-9001", "the message could not be handled; see the log", request_id)
+
+    def _reply(self, peer: bytes, answer: AnyMessage) -> bool:
+        try:
+            return self._listener.send(peer, answer)
+        except WireError as error:
+            _log.error("answer not sent", extra={"why": error.why})
+            return False
 
     def _wait(self, now_s: float) -> None:
         """Sleep until a message comes, or until time itself may change something."""
@@ -209,9 +233,9 @@ class Agent:
     # ------------------------------------------------------------ from control
 
     def _on_welcome(self, message: Welcome) -> None:
-        if message.cluster != self._hello.cluster:
+        if message.cluster != self._hello.cluster or not 16 <= len(message.kv_secret) <= 64:
             self._uplink.put(
-                Refused("EV-2402", f"this is {self._hello.cluster!r}, not {message.cluster!r}")
+                Refused("EV-2402", f"this is {self._hello.cluster!r}; a secret has 16-64 bytes")
             )
             return
         if self._loop.kv_secret not in (b"", message.kv_secret):
@@ -231,8 +255,26 @@ class Agent:
             self._loop.peer_lost(ended.node, ended.boot_id)
         self._poller = self._new_poller()
 
+    def _on_reserve(self, node: str, message: ReserveKv) -> AnyMessage:
+        if self._draining:
+            return KvRefused(
+                message.request_id,
+                self._me.boot_id,
+                message.attempt,
+                retry=False,
+                reason="this engine is about to stop",
+            )
+        return self._loop.inbound.on_reserve(node, message)
+
     def _on_start(self, message: StartRequest) -> None:
         try:
+            if self._draining:
+                raise EvctlError(
+                    what="request not accepted",
+                    why="this engine is about to stop",
+                    next_step="send it to another node",
+                    code="EV-2405",
+                )
             if message.epoch != self._uplink.epoch or not self._loop.kv_secret:
                 raise EvctlError(
                     what="request not accepted",
@@ -287,9 +329,6 @@ class Agent:
             "refused by the other side", extra={"code": message.code, "why": message.reason}
         )
         self._counters["refused_by_others"] += 1
-
-    def _not_expected(self, message: AnyMessage) -> Refused:
-        return Refused("EV-2404", f"{type(message).__name__} is not for this end of the channel")
 
     def _all_counters(self) -> dict[str, float]:
         totals: dict[str, float] = dict(self._counters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evctl.core.blocks import BlockKey
 from evctl.core.errors import IntegrityError
-from evctl.core.events import KvStored
+from evctl.core.events import KvEvicted, KvStored
 from evctl.core.kv import KvLayout
 from evctl.wire.messages import InventoryBlock
 from evengine.outlet import Counters, Outlet
@@ -76,21 +76,32 @@ class BlockStore:
             slot = seq.slots[block]
             data = self.memory.block(slot)
             checksum = block_checksum(data)
-            self._write_through(seq.keys[block], data, checksum)
+            self._write_through(seq, block, data, checksum)
             seq.slots[block] = self._publish_one(seq, block, checksum)
         seq.published = full
         self._stored(seq, 1, first, full)
+
+    def publish_received(self, seq: Sequence, held: int, checksums: dict[int, int]) -> None:
+        """Cache the full blocks [held, ...) that another node computed and sent. They are not
+        written to L2: the node that computed them did that."""
+        full = seq.prompt_tokens // self.layout.block_tokens
+        for block in range(held, full):
+            seq.slots[block] = self._publish_one(seq, block, checksums[block])
+        seq.published = full
+        self._stored(seq, 1, held, full)
 
     def release(self, seq: Sequence) -> None:
         """The request leaves its slots; cached blocks stay until evicted."""
         self.l1.release(seq.slots)
         seq.slots = []
 
-    def take_evicted(self) -> list[tuple[int, list[BlockKey]]]:
-        """(tier, keys) that left since the last call."""
+    def announce_evictions(self) -> None:
+        """Tell what left each tier since the last call; before anything new is told, so that a
+        block that left and came back is known as here."""
         evicted_l2, self._evicted_l2 = self._evicted_l2, []
-        tiers = [(1, self.l1.take_evicted()), (2, evicted_l2)]
-        return [(tier, keys) for tier, keys in tiers if keys]
+        for tier, keys in ((1, self.l1.take_evicted()), (2, evicted_l2)):
+            if keys:
+                self._outlet.fact(KvEvicted(tier, tuple(keys)))
 
     def take_restored_tokens(self) -> int:
         """Tokens copied from L2 since the last call (t_rst of Eq. 1)."""
@@ -98,8 +109,10 @@ class BlockStore:
         return restored
 
     def inventory(self) -> list[InventoryBlock]:
-        """Every cached block of L1, with the checksum of its bytes as they are now."""
-        return [
+        """Every cached block, L1's with the checksum of its bytes as they are now; L2's (tier 2)
+        carry 0: they are verified when they are read."""
+        in_l2 = [InventoryBlock(key, 2, 0, 0) for key in self.l2.held_keys()] if self.l2 else []
+        return in_l2 + [
             InventoryBlock(
                 key=block.key,
                 tier=1,
@@ -144,15 +157,22 @@ class BlockStore:
         parent = seq.keys[block - 1] if block else b""
         return self.l1.publish(seq.slots[block], seq.keys[block], parent, checksum)
 
-    def _write_through(self, key: BlockKey, data: memoryview, checksum: int) -> None:
+    def _write_through(self, seq: Sequence, block: int, data: memoryview, checksum: int) -> None:
         if self.l2 is None:
             return
+        key = seq.keys[block]
+        held = self.l2.contains([key])
         evicted = self.l2.put(key, data, checksum)
         if evicted is None:
             self._counters["l2_put_refused"] += 1
-        else:
-            self._evicted_l2.extend(evicted)
+            return
+        self._evicted_l2.extend(evicted)
+        if not held:
+            self._stored(seq, 2, block, block + 1)
 
     def _stored(self, seq: Sequence, tier: int, first: int, end: int) -> None:
+        if end <= first:
+            return
+        self.announce_evictions()
         parent = seq.keys[first - 1] if first else seq.start.root_key
         self._outlet.fact(KvStored(seq.request_id, tier, parent, tuple(seq.keys[first:end])))

@@ -12,11 +12,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from evctl.core.blocks import block_keys
 from evctl.core.events import (
     FirstToken,
     IterationSample,
-    KvEvicted,
     PrefillStarted,
     RecallDenied,
     Recalled,
@@ -82,6 +80,8 @@ class Loop:
         self.run_s = 0.0
         """Wall seconds spent in the executor so far."""
         self._roster = Roster()
+        self._blocked: tuple[str, int] | None = None
+        """Request at the head of the queue that did not fit, and the free blocks then."""
         self._handed_over: OrderedDict[str, str] = OrderedDict()
         self.outbound = Outbound(
             me=me,
@@ -98,18 +98,17 @@ class Loop:
         )
         self.inbound = Inbound(
             boot_id=me.boot_id,
-            layout=executor.layout,
-            memory=store.memory,
-            l1=store.l1,
+            store=store,
             outlet=outlet,
             clock=clock,
             counters=counters,
             active=self._roster.__contains__,
-            headroom_blocks=lambda: len(self._roster.decoding),
+            full=self._full_for_arrivals,
+            headroom_blocks=self._headroom_blocks,
+            refuse_handover=self._refuse_handover,
             make_sequence=self._sequence_of,
-            expected_keys=self._expected_keys,
             take=self._take_over,
-            release_active=self._release_active,
+            revoke=self._revoke,
             limits=limits.arrival,
         )
 
@@ -117,14 +116,10 @@ class Loop:
 
     def submit(self, start: StartRequest) -> None:
         """Queue a request. Raises RequestRefusedError and changes nothing if it cannot run."""
-        schedule.check_request(
+        self._check(
             start,
             known=start.request_id in self._roster or self.inbound.expects(start.request_id),
             waiting=len(self._roster.waiting),
-            max_waiting=self._limits.max_waiting,
-            executor=self._executor,
-            total_blocks=self._store.l1.total_blocks,
-            kv_secret=self.kv_secret,
         )
         start = seeded(start, int.from_bytes(os.urandom(7), "little"))
         self._roster.enter(self._new_sequence(start), Stage.WAITING)
@@ -174,6 +169,11 @@ class Loop:
         )
 
     @property
+    def idle(self) -> bool:
+        """Whether nobody counts on this node: no request, and no room promised to one."""
+        return not len(self._roster) and not self.inbound.count
+
+    @property
     def active(self) -> int:
         """Requests that this node owns in any stage."""
         return len(self._roster)
@@ -202,14 +202,15 @@ class Loop:
             self._roster.prefilling, self._roster.decoding, self._limits.chunk_tokens
         )
         if batch is None:
-            self._announce_evictions()
+            self._store.announce_evictions()
             return False
+        self._ask_for_room(batch)
         started_s, started_cpu_s = self._clock.now_s(), self._clock.thread_cpu_s()
         sampled = self._executor.run(batch)
         self.run_s += self._clock.now_s() - started_s
         self._sample(batch, self._clock.thread_cpu_s() - started_cpu_s)
         self._apply(batch, sampled)
-        self._announce_evictions()
+        self._store.announce_evictions()
         return True
 
     @property
@@ -218,7 +219,7 @@ class Loop:
         return self.outbound.busy
 
     def _expire(self, now_s: float) -> None:
-        for seq in [s for s in self._roster.waiting if now_s > s.deadline_s]:
+        for seq in [s for s in self._roster.waiting if now_s > s.deadline_s and not s.output]:
             self._finish(seq, FinishReason.ERROR, "the request waited past its deadline")
 
     def _admit(self) -> None:
@@ -226,14 +227,26 @@ class Loop:
         roster = self._roster
         while roster.waiting and roster.running < self._limits.max_running:
             seq = roster.waiting[0]
+            if self._blocked == (seq.request_id, self._store.l1.available_blocks):
+                return  # nothing was freed since it last did not fit
             cached = self._store.take_prefix(seq, headroom_blocks=len(roster.decoding))
             if cached is None:
+                self._blocked = (seq.request_id, self._store.l1.available_blocks)
                 return
+            self._blocked = None
             roster.move(seq, Stage.PREFILL)
             if not seq.output:
                 seq.cached_tokens = cached
             self._outlet.fact(PrefillStarted(seq.request_id, cached, seq.uncomputed_tokens))
-            if seq.decode_node != self._node and not self.outbound.start(seq):
+
+    def _ask_for_room(self, batch: Batch) -> None:
+        """Reserve at the decode node when a prompt's first chunk runs, not while it queues."""
+        for chunk in batch.chunks:
+            seq = self._roster[chunk.request_id]
+            if seq.decode_node == self._node or seq.asked_for_room:
+                continue
+            seq.asked_for_room = True
+            if not self.outbound.start(seq):
                 self.counters["push_unreachable"] += 1
                 seq.decode_node = self._node
 
@@ -332,7 +345,6 @@ class Loop:
 
     def _sequence_of(self, message: HandOver) -> Sequence:
         seq = self._new_sequence(message.request)
-        seq.source_boot_id = message.boot_id
         for token in message.generated:
             seq.append(token, None)
         seq.logprobs = list(message.logprobs)
@@ -340,19 +352,55 @@ class Loop:
         seq.cached_tokens = message.cached_tokens
         return seq
 
-    def _expected_keys(self, request: StartRequest) -> bytes:
-        """Block keys that a handed-over prompt must have, computed here."""
-        block_tokens = self._executor.layout.block_tokens
-        return b"".join(block_keys(self.kv_secret, request.root_key, request.prompt, block_tokens))
+    def _check(self, start: StartRequest, *, known: bool, waiting: int) -> None:
+        schedule.check_request(
+            start,
+            known=known,
+            waiting=waiting,
+            max_waiting=self._limits.max_waiting,
+            executor=self._executor,
+            total_blocks=self._store.l1.total_blocks,
+            kv_secret=self.kv_secret,
+        )
+
+    def _refuse_handover(self, message: HandOver) -> str:
+        """Why a handed-over request cannot go on here, "" if it can."""
+        sampling = message.request.sampling
+        try:
+            self._check(message.request, known=message.request_id in self._roster, waiting=0)
+        except schedule.RequestRefusedError as error:
+            return error.why
+        if len(message.generated) != 1 or not (
+            0 <= message.generated[0] < self._executor.vocab_size
+        ):
+            return "a hand-over carries exactly one generated token of the vocabulary"
+        if sampling.temperature > 0 and sampling.seed is None:
+            return "a sampled request is handed over with its seed"
+        if len(message.logprobs) != (0 if sampling.logprobs is None else 1):
+            return "the logprobs are not those of the generated token"
+        return ""
+
+    def _full_for_arrivals(self) -> str:
+        """Why no hand-over is taken now: the batch is full, or somebody waits for blocks here,
+        who would wait for ever if arrivals took every block that comes free."""
+        taken = len(self._roster.decoding) + self.inbound.count
+        if taken >= self._limits.max_running:
+            return f"{taken} requests decode here or are about to"
+        if self._blocked is not None:
+            return "a request here waits for blocks"
+        return ""
+
+    def _headroom_blocks(self) -> int:
+        return len(self._roster.decoding)
 
     def _take_over(self, seq: Sequence) -> None:
         seq.decode_node = self._node
         self._roster.enter(seq, Stage.DECODE)
 
-    def _release_active(self, request_id: str, boot_id: str) -> None:
+    def _revoke(self, request_id: str, owner: str) -> None:
         """The source gave up on a hand-over that did succeed, and decodes itself."""
         seq = self._roster.get(request_id)
-        if seq is not None and seq.source_boot_id == boot_id:
+        if seq is not None and seq.owner == owner:
             self.counters["handovers_revoked"] += 1
             self._forget(seq)
 
@@ -381,7 +429,3 @@ class Loop:
                 decode_requests=len(batch.rows),
             )
         )
-
-    def _announce_evictions(self) -> None:
-        for tier, keys in self._store.take_evicted():
-            self._outlet.fact(KvEvicted(tier, tuple(keys)))

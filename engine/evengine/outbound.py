@@ -6,10 +6,12 @@ is symmetric and the KV is at hand, so a faulty peer costs time, never a request
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import count
 
 from evctl.core.events import TransferDone, TransferFailed
 from evctl.core.kv import BlockHeader, KvLayout
 from evctl.wire.messages import (
+    AnyMessage,
     BlocksLanded,
     BlocksVerified,
     HandOver,
@@ -17,6 +19,7 @@ from evctl.wire.messages import (
     KvGranted,
     KvRefused,
     PeerInfo,
+    PeerMessage,
     ReleaseKv,
     ReserveKv,
 )
@@ -60,25 +63,26 @@ class Outbound:
         self._limits = limits
         self._pushes: dict[str, Push] = {}
         self._flights: dict[int, Flight] = {}
-        self._closing: dict[str, Push] = {}
+        self._closing: dict[int, Push] = {}
+        self._unreleased: dict[int, Push] = {}
+        self._by_attempt: dict[int, Push] = {}
+        self._attempts = count(1)
+        self._release_again_s = 0.0
 
     @property
     def busy(self) -> bool:
         """Whether something is under way that no message announces."""
         return bool(self._flights)
 
-    @property
-    def count(self) -> int:
-        return len(self._pushes)
-
     # ------------------------------------------------------------ from the loop
 
     def start(self, seq: Sequence) -> bool:
         """Ask the decode node for room. False if it is not reachable."""
         peer = self._outlet.peer(seq.decode_node)
-        if peer is None or seq.request_id in self._closing:
+        if peer is None or seq.request_id in self._pushes:
             return False
-        push = Push(seq, peer, self._layout.blocks_for(seq.prompt_tokens), self._clock.now_s())
+        blocks = self._layout.blocks_for(seq.prompt_tokens)
+        push = Push(next(self._attempts), seq, peer, blocks, self._clock.now_s())
         self._pushes[seq.request_id] = push
         self._ask(push)
         return True
@@ -103,8 +107,12 @@ class Outbound:
                     self._fail(push, "no room or no answer from the decode node in time")
                 elif push.ask_again_s is not None and now_s >= push.ask_again_s:
                     self._ask(push)
-            elif push.unanswered and now_s - push.since_s > self._limits.answer_s:
+            elif push.waits_for_answer and now_s - push.since_s > self._limits.answer_s:
                 self._fail(push, "the decode node does not answer")
+        if now_s >= self._release_again_s:
+            self._release_again_s = now_s + self._limits.retry_s
+            for push in list(self._unreleased.values()):
+                self._release(push)
 
     def peer_lost(self, node: str, boot_id: str) -> None:
         for push in list(self._pushes.values()):
@@ -113,14 +121,15 @@ class Outbound:
 
     # ------------------------------------------------------------ from the peer
 
-    def on_granted(self, message: KvGranted) -> None:
-        push = self._live(message.request_id, message.boot_id, PushState.ASKING)
+    def on_granted(self, node: str, message: KvGranted) -> None:
+        push = self._live(node, message, PushState.ASKING)
         if push is None:
             return
         if (
             not 0 <= message.held <= push.blocks
             or message.held + len(message.slots) != push.blocks
             or len(message.generations) != len(message.slots)
+            or len(set(message.slots)) != len(message.slots)
         ):
             self._fail(push, "the grant does not cover the prompt")
             return
@@ -130,22 +139,28 @@ class Outbound:
         push.unsent = set(range(message.held, push.blocks))
         self._advance(push)
 
-    def on_refused(self, message: KvRefused) -> None:
-        push = self._live(message.request_id, message.boot_id)
+    def on_refused(self, node: str, message: KvRefused) -> AnyMessage | None:
+        push = self._live(node, message)
         if push is None:
-            return
+            if message.attempt in self._closing or message.attempt in self._unreleased:
+                return None
+            # whatever the peer still keeps for this attempt, nothing of ours can reach it
+            return ReleaseKv(message.request_id, self._me.boot_id, message.attempt)
         if push.state is PushState.ASKING and message.retry:
             push.ask_again_s = self._clock.now_s() + self._limits.retry_s
         else:
             self._fail(push, message.reason)
+        return None
 
-    def on_verified(self, message: BlocksVerified) -> None:
-        push = self._live(message.request_id, message.boot_id, PushState.PUSHING)
+    def on_verified(self, node: str, message: BlocksVerified) -> None:
+        push = self._live(node, message, PushState.PUSHING)
         if push is None:
             return
-        push.unanswered = max(0, push.unanswered - 1)
-        sent = set(range(push.held, push.blocks)) - push.unsent
-        checked = sent & set(range(message.first, message.first + message.count))
+        if push.announced.get(message.first) != message.count:
+            self._counters["late_answers"] += 1
+            return
+        del push.announced[message.first]
+        checked = set(range(message.first, message.first + message.count))
         bad = checked & set(message.bad)
         push.verified |= checked - bad
         if bad:
@@ -157,8 +172,8 @@ class Outbound:
             push.unsent |= bad
         self._advance(push)
 
-    def on_result(self, message: HandOverResult) -> None:
-        push = self._live(message.request_id, message.boot_id, PushState.PASSING)
+    def on_result(self, node: str, message: HandOverResult) -> None:
+        push = self._live(node, message, PushState.PASSING)
         if push is None:
             return
         if not message.accepted:
@@ -190,7 +205,8 @@ class Outbound:
             push.peer.node,
             ReserveKv(
                 request_id=start.request_id,
-                source=self._me,
+                boot_id=self._me.boot_id,
+                attempt=push.attempt,
                 tenant=start.tenant,
                 blocks=push.blocks,
                 prompt_tokens=push.seq.prompt_tokens,
@@ -229,22 +245,23 @@ class Outbound:
         peer = push.peer
         ticket = self._transfer.write(peer.node, peer.boot_id, pieces, self._limits.transfer_s)
         total = sum(piece.length_bytes for piece in pieces)
-        self._flights[ticket] = Flight(push.seq.request_id, tuple(blocks), total)
+        self._flights[ticket] = Flight(push.attempt, tuple(blocks), total)
         push.in_flight.add(ticket)
+        self._by_attempt[push.attempt] = push
         push.unsent.difference_update(blocks)
 
     def _landed(self, flight: Flight, outcome: Outcome) -> None:
-        push = self._pushes.get(flight.request_id) or self._closing.get(flight.request_id)
-        if push is None or outcome.ticket not in push.in_flight:
-            return
+        push = self._by_attempt[flight.attempt]
         push.in_flight.discard(outcome.ticket)
+        if not push.in_flight:
+            del self._by_attempt[flight.attempt]
         push.settled = push.settled and outcome.settled
         if outcome.state is TransferState.DONE:
             self._counters["kv_bytes_sent"] += flight.bytes_sent
             push.bytes_sent += flight.bytes_sent
         else:
             self._outlet.recheck_peer(push.peer.node)
-        if self._closing.get(flight.request_id) is push:
+        if push.attempt in self._closing:
             self._release_when_settled(push)
         elif outcome.state is not TransferState.DONE:
             self._fail(push, outcome.reason)
@@ -260,6 +277,7 @@ class Outbound:
                 BlocksLanded(
                     request_id=push.seq.request_id,
                     boot_id=self._me.boot_id,
+                    attempt=push.attempt,
                     first=first,
                     headers=headers,
                 ),
@@ -267,7 +285,7 @@ class Outbound:
             if not sent:
                 self._fail(push, "the decode node cannot be reached")
                 return
-            push.unanswered += 1
+            push.announced[first] = len(run)
         push.since_s = self._clock.now_s()
 
     def _header(self, push: Push, block: int) -> BlockHeader:
@@ -292,8 +310,10 @@ class Outbound:
         sent = self._outlet.to_peer(
             push.peer.node,
             HandOver(
-                request=seq.start,
+                request_id=seq.request_id,
                 boot_id=self._me.boot_id,
+                attempt=push.attempt,
+                request=seq.start,
                 generated=tuple(seq.output),
                 logprobs=tuple(seq.logprobs),
                 cached_tokens=seq.cached_tokens,
@@ -303,7 +323,6 @@ class Outbound:
             self._fail(push, "the decode node cannot be reached")
             return
         push.state = PushState.PASSING
-        push.unanswered = 1
         push.since_s = self._clock.now_s()
 
     def _fail(self, push: Push, reason: str) -> None:
@@ -318,27 +337,39 @@ class Outbound:
         self._decode_here(push.seq)
 
     def _close(self, push: Push) -> None:
-        self._closing[push.seq.request_id] = push
+        self._closing[push.attempt] = push
         self._release_when_settled(push)
 
     def _release_when_settled(self, push: Push) -> None:
         """Free the peer's slots once no copy of ours can reach them any more."""
         if push.in_flight:
             return
-        del self._closing[push.seq.request_id]
-        self._outlet.to_peer(
-            push.peer.node,
-            ReleaseKv(
-                request_id=push.seq.request_id,
-                boot_id=self._me.boot_id,
-                settled=push.settled,
-            ),
-        )
+        del self._closing[push.attempt]
+        self._unreleased[push.attempt] = push
+        self._release(push)
 
-    def _live(self, request_id: str, boot_id: str, state: PushState | None = None) -> Push | None:
-        """The push that a peer's answer is about; late answers and old lives are counted."""
-        push = self._pushes.get(request_id)
-        if push is None or push.peer.boot_id != boot_id or state not in (None, push.state):
+    def _release(self, push: Push) -> None:
+        """Tell the peer, as often as it takes to get the message on its way."""
+        known = self._outlet.announced(push.peer.node)
+        message = ReleaseKv(
+            push.seq.request_id, self._me.boot_id, push.attempt, settled=push.settled
+        )
+        gone = known is None or known.boot_id != push.peer.boot_id
+        if gone or self._outlet.to_peer(push.peer.node, message):
+            del self._unreleased[push.attempt]
+
+    def _live(
+        self, node: str, message: PeerMessage, state: PushState | None = None
+    ) -> Push | None:
+        """The push that a peer's answer is about. Answers of another peer or life, to an earlier
+        attempt, or out of turn are counted and dropped."""
+        push = self._pushes.get(message.request_id)
+        if (
+            push is None
+            or push.attempt != message.attempt
+            or (push.peer.node, push.peer.boot_id) != (node, message.boot_id)
+            or state not in (None, push.state)
+        ):
             self._counters["late_answers"] += 1
             return None
         return push

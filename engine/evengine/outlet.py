@@ -18,11 +18,16 @@ class Outlet(Protocol):
     def fact(self, fact: EngineFact) -> None: ...
 
     def to_peer(self, node: str, message: AnyMessage) -> bool:
-        """False if the peer is unknown, not connected, or its queue is full."""
+        """False if the peer is unknown or not connected, its queue is full, or the message is
+        too large to send."""
         ...
 
     def peer(self, node: str) -> PeerInfo | None:
         """The present life of a node, None if it is gone or has not answered yet."""
+        ...
+
+    def announced(self, node: str) -> PeerInfo | None:
+        """The life of a node that the control plane knows, whether it answers or not."""
         ...
 
     def recheck_peer(self, node: str) -> None:

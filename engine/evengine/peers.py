@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import zmq
 
+from evctl.core.errors import EvctlError
 from evctl.wire import Dialer, Received
 from evctl.wire.keys import KeyPair, KeyRing
 from evctl.wire.messages import AnyMessage, PeerInfo, Ping, Pong
@@ -66,7 +67,7 @@ class PeerSet:
             self._drop(peer)
         for node, info in wanted.items():
             if node not in self._peers:
-                self._add(info)
+                self._try_add(info)
         return [peer.info for peer in ended]
 
     def dialers(self) -> list[Dialer]:
@@ -81,6 +82,10 @@ class PeerSet:
         if peer is None or peer.answered_s is None:
             return None
         return peer.info if self._clock.now_s() - peer.answered_s < ALIVE_S else None
+
+    def announced(self, node: str) -> PeerInfo | None:
+        peer = self._peers.get(node)
+        return peer.info if peer else None
 
     def send(self, node: str, message: AnyMessage) -> bool:
         peer = self._peers.get(node)
@@ -113,6 +118,20 @@ class PeerSet:
     def close(self) -> None:
         for peer in self._peers.values():
             peer.dialer.close()
+
+    def _try_add(self, info: PeerInfo) -> None:
+        """One bad entry must not cost this engine the other peers, or its life."""
+        try:
+            if info.transfer.block_bytes != self._me.transfer.block_bytes:
+                raise ValueError(
+                    f"its blocks have {info.transfer.block_bytes} bytes, ours "
+                    f"{self._me.transfer.block_bytes}"
+                )
+            self._add(info)
+        except (EvctlError, ValueError) as error:
+            _log.error("peer not usable", extra={"peer": info.node, "why": str(error)})
+            self._allowed.discard(info.public_key)
+            self._node_by_key.pop(info.public_key, None)
 
     def _add(self, info: PeerInfo) -> None:
         self._allowed.add(info.public_key)

@@ -11,7 +11,7 @@ submitted and polled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -157,6 +157,10 @@ class HostPool(Protocol):
 
     def contains(self, keys: Sequence[BlockKey]) -> int:
         """How many leading `keys` are held."""
+        ...
+
+    def held_keys(self) -> Iterable[BlockKey]:
+        """All keys held, in no particular order."""
         ...
 
     def put(self, key: BlockKey, data: memoryview, checksum: int) -> list[BlockKey] | None:

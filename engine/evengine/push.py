@@ -32,7 +32,7 @@ class PushState(Enum):
 class Flight(msgspec.Struct, frozen=True):
     """Blocks of one ticket, and the bytes they are."""
 
-    request_id: str
+    attempt: int
     blocks: tuple[int, ...]
     bytes_sent: int
 
@@ -40,7 +40,10 @@ class Flight(msgspec.Struct, frozen=True):
 class Push:
     """One request on its way to `peer`. Block indices count from the start of the prompt."""
 
-    def __init__(self, seq: Sequence, peer: PeerInfo, blocks: int, now_s: float) -> None:
+    def __init__(
+        self, attempt: int, seq: Sequence, peer: PeerInfo, blocks: int, now_s: float
+    ) -> None:
+        self.attempt = attempt
         self.seq = seq
         self.peer = peer
         self.blocks = blocks
@@ -53,10 +56,15 @@ class Push:
         self.unsent: set[int] = set()
         self.verified: set[int] = set()
         self.in_flight: set[int] = set()
-        self.unanswered = 0
+        self.announced: dict[int, int] = {}
+        """Runs of blocks that the peer was asked to check: first -> count."""
         self.resends = 0
         self.bytes_sent = 0
         self.settled = True
+
+    @property
+    def waits_for_answer(self) -> bool:
+        return bool(self.announced) or self.state is PushState.PASSING
 
 
 def runs_of(blocks: tuple[int, ...]) -> list[tuple[int, list[int]]]:

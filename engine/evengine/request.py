@@ -68,8 +68,9 @@ class Sequence:
         self.deadline_s = arrived_s + start.deadline_s
         self.stop_text: StopText | None = None
         self.decode_node = start.decode_node
-        self.source_boot_id = ""
-        """Life of the node that handed the request over, if one did."""
+        self.asked_for_room = False
+        self.owner = ""
+        """Life and attempt of the node that handed the request over, if one did."""
         self._kv_secret = kv_secret
         self._block_tokens = block_tokens
 
@@ -119,10 +120,10 @@ class Sequence:
             last in sampling.stop_token_ids or (last in eos_ids and not sampling.ignore_eos)
         ):
             return FinishReason.STOP
+        if not forced and self.stop_text is not None and self.stop_text.hit(self.output):
+            return FinishReason.STOP
         if len(self.output) >= sampling.max_tokens or len(self.tokens) >= context_tokens:
             return FinishReason.LENGTH
-        if self.stop_text is not None and self.stop_text.hit(self.output):
-            return FinishReason.STOP
         return None
 
     def forget_kv(self) -> None:

@@ -28,7 +28,8 @@ def check_request(
     """Raise RequestRefusedError if a request can never run here, or not now."""
     layout = executor.layout
     prompt_tokens = len(start.prompt)
-    most_blocks = layout.blocks_for(prompt_tokens + start.sampling.max_tokens)
+    most_tokens = min(prompt_tokens + start.sampling.max_tokens, executor.context_tokens)
+    most_blocks = layout.blocks_for(most_tokens)
     if known:
         _refuse(start, "EV-2301", "a request with this id is running here", "use a fresh id")
     if not prompt_tokens:
@@ -75,6 +76,8 @@ def check_request(
             "the block keys are not those of the prompt",
             "hash the prompt with this cluster's KV secret and the request's root key",
         )
+    if not start.deadline_s > 0:
+        _refuse(start, "EV-2309", f"a deadline of {start.deadline_s} s", "send a positive one")
     if waiting >= max_waiting:
         _refuse(start, "EV-2307", f"{waiting} requests are queued here", "try again later")
 

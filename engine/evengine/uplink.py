@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 
 from evctl.core.events import EngineFact, IterationSample
+from evctl.wire.codec import WireError
 from evctl.wire.messages import AnyMessage, Facts, PeerInfo, Tokens
 from evctl.wire.sockets import Dialer
 from evengine.outlet import Counters
@@ -13,12 +15,14 @@ from evengine.peers import PeerSet
 MAX_QUEUED = 20_000
 MAX_FACTS = 2_000
 
+_log = logging.getLogger("evengine.uplink")
+
 
 class Uplink:
     """outlet.Outlet over sockets.
 
-    While the control plane is away its messages are dropped: after a reconnect it asks for an
-    inventory, and requests go on by the tokens that arrived.
+    While the control plane is away its messages wait here, up to a bound, so that a short break
+    loses nothing; what ended meanwhile is told after the next Hello.
     """
 
     def __init__(self, control: Dialer, peers: PeerSet, me: PeerInfo, counters: Counters) -> None:
@@ -29,6 +33,8 @@ class Uplink:
         self._queue: deque[AnyMessage] = deque()
         self._facts: list[EngineFact] = []
         self.epoch = 0
+        self.greeted = False
+        """Whether the control plane has been told who speaks, on the present connection."""
 
     def tokens(self, message: Tokens) -> None:
         self.put(message)
@@ -39,7 +45,15 @@ class Uplink:
             self._pack_facts()
 
     def to_peer(self, node: str, message: AnyMessage) -> bool:
-        return self._peers.send(node, message)
+        try:
+            return self._peers.send(node, message)
+        except WireError as error:
+            _log.error("message not sent", extra={"peer": node, "why": error.why})
+            self._counters["unsendable"] += 1
+            return False
+
+    def announced(self, node: str) -> PeerInfo | None:
+        return self._peers.announced(node)
 
     def peer(self, node: str) -> PeerInfo | None:
         return self._peers.alive(node)
@@ -60,15 +74,22 @@ class Uplink:
             samples_too or any(not isinstance(fact, IterationSample) for fact in self._facts)
         ):
             self._pack_facts()
-        if not self._control.connected:
-            self._counters["uplink_dropped"] += len(self._queue)
-            self._queue.clear()
-        while self._queue and self._control.send(self._queue[0]):
+        while self._queue and self.greeted and self._send_first():
             self._queue.popleft()
 
     @property
     def backlog(self) -> int:
-        return len(self._queue)
+        """Messages that could be sent if the socket took them."""
+        return len(self._queue) if self.greeted else 0
+
+    def _send_first(self) -> bool:
+        """True when the first message is done with: sent, or never to be sent."""
+        try:
+            return self._control.send(self._queue[0])
+        except WireError as error:
+            _log.error("message not sent", extra={"peer": "control", "why": error.why})
+            self._counters["unsendable"] += 1
+            return True
 
     def _pack_facts(self) -> None:
         events, self._facts = tuple(self._facts), []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 256
+"""Each stop string; the text of that many characters is decoded again for every token."""
 MAX_LOGPROBS = 20
 
 
@@ -37,6 +39,8 @@ class SamplingParams(msgspec.Struct, frozen=True):
             raise ValueError("seed must fit in 64 bits")
         if len(self.stop) > MAX_STOP_STRINGS or any(not s for s in self.stop):
             raise ValueError(f"stop takes up to {MAX_STOP_STRINGS} non-empty strings")
+        if any(len(s) > MAX_STOP_CHARS for s in self.stop):
+            raise ValueError(f"a stop string has up to {MAX_STOP_CHARS} characters")
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
             raise ValueError(f"logprobs must be in 0..{MAX_LOGPROBS}, not {self.logprobs}")
 

@@ -226,7 +226,17 @@ class Stop(Message, frozen=True, tag=True):
 # ------------------------------------------------------------------ engine <-> engine
 
 
-class ReserveKv(Message, frozen=True, tag=True):
+class PeerMessage(Message, frozen=True):
+    """About one attempt to move a request's KV. boot_id: the sender's life. attempt: chosen by
+    the prefill node, never used twice in its life, so that an answer to an earlier attempt under
+    the same request id cannot be taken for one to this."""
+
+    request_id: str
+    boot_id: str
+    attempt: int
+
+
+class ReserveKv(PeerMessage, frozen=True, tag=True):
     """Prefill node asks a decode node for room for a request's KV.
 
     blocks: how many the whole prompt takes, tail included; output_tokens: the most that decode
@@ -234,8 +244,6 @@ class ReserveKv(Message, frozen=True, tag=True):
     block_keys: keys of the full blocks, so that the receiver can use what it holds already.
     """
 
-    request_id: str
-    source: PeerInfo
     tenant: str
     blocks: int
     prompt_tokens: int
@@ -243,76 +251,64 @@ class ReserveKv(Message, frozen=True, tag=True):
     block_keys: bytes
 
 
-class KvGranted(Message, frozen=True, tag=True):
+class KvGranted(PeerMessage, frozen=True, tag=True):
     """Room for a request: destination slots for blocks [held, blocks).
 
     held: leading blocks that the receiver already has and pinned, not to be sent.
     slots, generations: one per block after those.
     """
 
-    request_id: str
-    boot_id: str
     held: int
     slots: tuple[int, ...]
     generations: tuple[int, ...]
 
 
-class KvRefused(Message, frozen=True, tag=True):
-    """No room now (retry: True) or never (retry: False)."""
+class KvRefused(PeerMessage, frozen=True, tag=True):
+    """No room now (retry: True), or the attempt is over (retry: False). The prefill node answers
+    one that it does not know, or no longer, with ReleaseKv."""
 
-    request_id: str
-    boot_id: str
     retry: bool
     reason: str
 
 
-class BlocksLanded(Message, frozen=True, tag=True):
+class BlocksLanded(PeerMessage, frozen=True, tag=True):
     """The transfer of blocks [first, first + len(headers)) returned; verify them."""
 
-    request_id: str
-    boot_id: str
     first: int
     headers: tuple[BlockHeader, ...]
 
 
-class BlocksVerified(Message, frozen=True, tag=True):
+class BlocksVerified(PeerMessage, frozen=True, tag=True):
     """Result of a check: indices of blocks whose bytes are not what the header says."""
 
-    request_id: str
-    boot_id: str
     first: int
     count: int
     bad: tuple[int, ...]
 
 
-class HandOver(Message, frozen=True, tag=True):
-    """The prompt is computed: decode goes on from the tokens generated so far.
+class HandOver(PeerMessage, frozen=True, tag=True):
+    """The prompt is computed: decode goes on from the one token generated so far.
 
     request.sampling carries the seed in use, so that the sampler continues where it stopped.
     """
 
     request: StartRequest
-    boot_id: str
     generated: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
     cached_tokens: int
 
 
-class HandOverResult(Message, frozen=True, tag=True):
-    request_id: str
-    boot_id: str
+class HandOverResult(PeerMessage, frozen=True, tag=True):
     accepted: bool
     reason: str = ""
 
 
-class ReleaseKv(Message, frozen=True, tag=True):
-    """The sender gives up a reservation (cancel, failure); the receiver frees it. Idempotent.
+class ReleaseKv(PeerMessage, frozen=True, tag=True):
+    """The sender gives up an attempt (cancel, failure); the receiver frees it. Idempotent.
 
     settled: False if a failed transfer may still write; the slots are then quarantined.
     """
 
-    request_id: str
-    boot_id: str
     settled: bool = True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -29,6 +30,7 @@ from evctl.wire.messages import (
 )
 from tests.engine.driver import Driver
 
+ATTEMPTS = itertools.count(1)
 LIMITS = {"arrival": {"quarantine_s": 3.0}}
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
@@ -181,7 +183,8 @@ def test_keys_that_are_not_the_prompts_are_refused(driver: Driver, keys: bytes) 
 def reserve(info: PeerInfo, **changes: object) -> ReserveKv:
     values: dict[str, object] = {
         "request_id": "q",
-        "source": info,
+        "boot_id": info.boot_id,
+        "attempt": next(ATTEMPTS),
         "tenant": "t",
         "blocks": 1,
         "prompt_tokens": 3,
@@ -203,12 +206,13 @@ def test_hand_overs_that_make_no_sense(driver: Driver, stranger: KeyPair, connec
         reserve(info, block_keys=bytes(16)),
         reserve(info, block_keys=bytes(7)),
         reserve(info, prompt_tokens=0, blocks=0),
-        reserve(info, output_tokens=10**9),
+        reserve(info, output_tokens=0),
+        reserve(info, prompt_tokens=16 * 65, blocks=65, block_keys=bytes(16 * 65)),
         reserve(info, blocks=-1, prompt_tokens=-16),
     ):
         answer = peer.ask(encode(message))
         assert isinstance(answer, KvRefused | Refused), message
-    answer = peer.ask(encode(BlocksLanded("nobody", "xx", 0, ())))
+    answer = peer.ask(encode(BlocksLanded("nobody", "xx", 1, 0, ())))
     assert isinstance(answer, KvRefused | Refused)
     assert driver.quiet("a").load.l1_used_blocks == 0
     assert_alive(driver)
@@ -221,9 +225,12 @@ def test_a_reservation_is_freed_by_release_and_rests_when_its_writer_vanishes(
     assert hello is not None
     info = msgspec.structs.replace(hello.peer, node="x", boot_id="xx", public_key=stranger.public)
     peer = connect(stranger)
-    peer.ask(encode(reserve(info)))
+    first = reserve(info)
+    peer.ask(encode(first))
     assert driver.inspect("a").load.l1_used_blocks == 1
-    peer.ask(encode(ReleaseKv("q", "xx")), timeout_s=0.2)
+    peer.ask(encode(ReleaseKv("q", "xx", first.attempt + 99)), timeout_s=0.2)
+    assert driver.inspect("a").load.l1_used_blocks == 1, "another attempt was released"
+    peer.ask(encode(ReleaseKv("q", "xx", first.attempt)), timeout_s=0.2)
     driver.quiet("a")
     peer.ask(encode(reserve(info)))
     driver.send("a", Peers(driver.epoch, (hello.peer,)))
@@ -239,7 +246,8 @@ def test_a_hand_over_of_another_request(driver: Driver, stranger: KeyPair, conne
     assert hello is not None
     info = msgspec.structs.replace(hello.peer, node="x", boot_id="xx", public_key=stranger.public)
     peer = connect(stranger)
-    peer.ask(encode(reserve(info)))
+    asked = reserve(info)
+    peer.ask(encode(asked))
     driver.submit([1, 2, 3], request_id="shape")
     driver.wait(["shape"])
     start = StartRequest(
@@ -255,8 +263,8 @@ def test_a_hand_over_of_another_request(driver: Driver, stranger: KeyPair, conne
         prefill_node="x",
         decode_node="a",
     )
-    answer = peer.ask(encode(HandOver(start, "xx", (1,), (), 0)))
+    answer = peer.ask(encode(HandOver("q", "xx", asked.attempt, start, (1,), (), 0)))
     assert isinstance(answer, HandOverResult)
     assert not answer.accepted
-    peer.ask(encode(ReleaseKv("q", "xx")), timeout_s=0.2)
+    peer.ask(encode(ReleaseKv("q", "xx", asked.attempt)), timeout_s=0.2)
     assert_alive(driver)

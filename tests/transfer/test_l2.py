@@ -118,7 +118,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.check_integrity() == []
         assert len(self.pool.check_integrity(verify_bytes=True)) == len(self.corrupt)
         assert self.pool.used_blocks == len(self.model)
-        assert set(self.pool.keys()) == set(self.model)
+        assert set(self.pool.held_keys()) == set(self.model)
 
     def teardown(self) -> None:
         self.pool.close()

@@ -171,7 +171,7 @@ class LocalHostPool:
             if slot is not None:
                 self._unpinned[key] = slot
 
-    def keys(self) -> Iterable[BlockKey]:
+    def held_keys(self) -> Iterable[BlockKey]:
         """Held keys: evictable ones first, oldest first, then the pinned."""
         return [*self._unpinned, *self._pinned]
 
