@@ -155,6 +155,29 @@ def test_a_message_for_the_other_end(driver: Driver, stranger: KeyPair, connect)
     assert_alive(driver)
 
 
+def test_a_bad_entry_in_the_list_of_peers_costs_nothing_else(
+    driver: Driver, stranger: KeyPair, connect
+) -> None:
+    """A node with a mistyped address becomes everybody's peer: it must not take them down."""
+    hello = driver.nodes["a"].hello
+    assert hello is not None
+    good = msgspec.structs.replace(hello.peer, node="x", boot_id="xx", public_key=stranger.public)
+    bad = [
+        msgspec.structs.replace(good, node="b1", endpoint=""),
+        msgspec.structs.replace(good, node="b2", endpoint="tcp://nowhere:x:1"),
+        msgspec.structs.replace(good, node="b3", public_key=b"short"),
+        msgspec.structs.replace(
+            good,
+            node="b4",
+            public_key=generate_keypair().public,
+            transfer=msgspec.structs.replace(good.transfer, block_bytes=7),
+        ),
+    ]
+    driver.send("a", Peers(driver.epoch, (*bad, hello.peer, good)))
+    assert_alive(driver)
+    assert isinstance(connect(stranger).ask(encode(Ping("x", "xx", 1))), Pong)
+
+
 @pytest.mark.parametrize("keys", [bytes(32), bytes(16) + b"x" * 16], ids=["repeated", "made up"])
 def test_keys_that_are_not_the_prompts_are_refused(driver: Driver, keys: bytes) -> None:
     """They would give one prompt's KV to another."""

@@ -10,6 +10,7 @@ import torch
 from evctl.core.sampling import SamplingParams
 from evengine.models.config import ModelConfig
 from evengine.ports import Batch, DecodeRow, Draw, PrefillChunk
+from evengine.runner import plan
 from evengine.runner.executor import kv_layout
 from evengine.runner.model import Model
 from evengine.runner.plan import plan_batch
@@ -124,6 +125,25 @@ def mixed_schedule(
         for i, logits in zip(order, pages.run(chunks, rows), strict=True):
             last[i] = logits
     return last
+
+
+def test_a_decode_batch_over_the_memory_bound_gives_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config, weights = tiny("gqa")
+    rng = random.Random(3)
+    pages = Pages(config, weights, 16, seed=3)
+    rows = []
+    for length in (700, 20, 300, 513):
+        tokens = [rng.randrange(config.vocab_size) for _ in range(length)]
+        slots = pages.take(length)
+        pages.run([chunk(tokens, 0, length - 1, slots)], [])
+        rows.append(DecodeRow(request_id="", token=tokens[-1], position=length - 1, slots=slots))
+    together = pages.run([], rows)
+    monkeypatch.setattr(plan, "DECODE_SLICE_TOKENS", 512)
+    batch = Batch(chunks=[], rows=rows, draws=[GREEDY] * len(rows))
+    assert [p.count for p in plan_batch(batch, 16).decodes] == [1, 2, 1]
+    assert torch.equal(pages.run([], rows), together)
 
 
 @pytest.mark.parametrize("kind", ["gqa", "latent"])

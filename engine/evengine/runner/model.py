@@ -107,10 +107,10 @@ class Model:
             k, v = split_heads(self._gather(layer, chunk.gather))
             rows = q[chunk.first_row : chunk.first_row + chunk.count]
             outputs.append(attend_chunk(rows, k, v, chunk, self._scale, self._scores))
-        if plan.decode is not None:
-            k, v = split_heads(self._gather(layer, plan.decode.gather))
-            rows = q[plan.decode.first_row : plan.decode.first_row + plan.decode.count]
-            outputs.append(attend_decode(rows, k, v, plan.decode, self._scale, self._scores))
+        for decode in plan.decodes:
+            k, v = split_heads(self._gather(layer, decode.gather))
+            rows = q[decode.first_row : decode.first_row + decode.count]
+            outputs.append(attend_decode(rows, k, v, decode, self._scale, self._scores))
         out = torch.cat(outputs)
         return _pad(out)
 

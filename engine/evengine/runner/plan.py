@@ -16,6 +16,9 @@ import torch
 from evengine.ports import Batch, Slot
 
 TILE_TOKENS = 256
+DECODE_SLICE_TOKENS = 16_384
+"""Context tokens gathered at once for decode: bounds the memory of a large batch of long
+contexts. Rows do not influence each other, so slicing changes no bit."""
 MIN_ROWS = 16
 """Fewest rows of a matrix product; below it BLAS takes other kernels with other rounding."""
 
@@ -65,7 +68,7 @@ class BatchPlan:
     write: torch.Tensor
     sample_rows: torch.Tensor
     chunks: list[ChunkPlan]
-    decode: DecodePlan | None
+    decodes: list[DecodePlan]
 
 
 def plan_batch(batch: Batch, block_tokens: int) -> BatchPlan:
@@ -101,7 +104,7 @@ def plan_batch(batch: Batch, block_tokens: int) -> BatchPlan:
         write=torch.from_numpy(np.concatenate(write)),
         sample_rows=torch.tensor(sample, dtype=torch.int64),
         chunks=chunks,
-        decode=_plan_decode(first_decode, row_tables) if row_tables else None,
+        decodes=_plan_decodes(first_decode, row_tables),
     )
 
 
@@ -131,6 +134,21 @@ def _plan_chunk(first_row: int, start: int, end: int, rows: np.ndarray) -> Chunk
         open_tiles=open_tiles,
         hidden=keys > queries,
     )
+
+
+def _plan_decodes(first_row: int, tables: list[np.ndarray]) -> list[DecodePlan]:
+    """Consecutive rows in slices of at most DECODE_SLICE_TOKENS, or of one row."""
+    plans: list[DecodePlan] = []
+    part: list[np.ndarray] = []
+    tokens = 0
+    for table in tables:
+        if part and tokens + len(table) > DECODE_SLICE_TOKENS:
+            plans.append(_plan_decode(first_row, part))
+            first_row += len(part)
+            part, tokens = [], 0
+        part.append(table)
+        tokens += len(table)
+    return [*plans, _plan_decode(first_row, part)] if part else plans
 
 
 def _plan_decode(first_row: int, tables: list[np.ndarray]) -> DecodePlan:
