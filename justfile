@@ -29,7 +29,7 @@ imports:
 fast *ARGS:
     pytest -q -n 2 -m "not system and not model and not netns" {{ ARGS }}
 
-# Any tests: just test tests/wire -k curve
+# Any tests: just test tests/wire -k key
 test *ARGS:
     pytest {{ ARGS }}
 

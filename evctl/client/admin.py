@@ -1,0 +1,192 @@
+"""AdminClient: typed calls of the admin API."""
+
+from __future__ import annotations
+
+import random
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from evctl.client.answers import decoded, no_answer, nobody_listens, refusal
+from evctl.client.watching import SILENCE_S, Stale, StreamLostError, follow
+from evctl.core.status import ClusterStatus, EventRecord, SplitChange, WatchFrame
+
+if TYPE_CHECKING:  # 100 ms at run time, paid by the first call
+    import httpx
+
+TIMEOUT_S: Final = 5.0
+MAX_LINE_BYTES: Final = 32_000_000
+
+
+class AdminClient:
+    """One cluster's admin API. Calls may come from several threads; each ends in its timeout.
+
+    Every call raises UnreachableError when nobody listens (EV-1401) or answers in time
+    (EV-1403), EvctlError (EV-1402) for an answer it cannot read, and otherwise what the
+    control plane says: UsageError, ConflictError, RefusedError.
+    """
+
+    def __init__(
+        self,
+        socket_path: Path,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        pause: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self.address = str(socket_path)
+        self._timeout_s = timeout_s
+        self._pause = pause
+        self._jitter = jitter
+        self._silence_s = silence_s
+        self._http: httpx.Client | None = None
+
+    def status(self) -> ClusterStatus:
+        """The cluster now."""
+        return decoded(self._call("GET", "status"), ClusterStatus, "status")
+
+    def events(self, *, since: int = 0, limit: int = 200) -> tuple[EventRecord, ...]:
+        """Events with a sequence above `since`, oldest first."""
+        content = self._call("GET", "events", query={"since": since, "limit": limit})
+        return decoded(content, tuple[EventRecord, ...], "events")
+
+    def set_split(
+        self,
+        split: str,
+        *,
+        by: str,
+        reason: str = "",
+        generation: int | None = None,
+        plan: bool = False,
+        force: bool = False,
+    ) -> SplitChange:
+        """Change the split and hold it; with plan, only say what would move.
+
+        generation: refuse (ConflictError) when somebody wrote since then.
+        """
+        body = {
+            "split": split,
+            "by": by,
+            "reason": reason,
+            "generation": generation,
+            "plan": plan,
+            "force": force,
+        }
+        return decoded(self._call("PUT", "split", body), SplitChange, "split")
+
+    def set_mode(self, mode: str, *, by: str, reason: str = "") -> ClusterStatus:
+        """mode: hold or advise."""
+        body = {"mode": mode, "by": by, "reason": reason}
+        return decoded(self._call("PUT", "mode", body), ClusterStatus, "mode")
+
+    def stop(self, *, drain: bool) -> None:
+        """Ask the control plane to end; with drain, once nothing is in flight."""
+        self._call("POST", "stop", {"drain": drain})
+
+    def watch(self) -> Iterator[WatchFrame | Stale]:
+        """Frames for ever: a snapshot, then what changes; a Stale at each loss and failed try.
+
+        Never raises for a cluster that cannot be reached. Each call is a stream of its own.
+        """
+        return follow(self._stream, self._pause, self._jitter)
+
+    def close(self) -> None:
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
+    def __enter__(self) -> AdminClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(
+        self,
+        method: str,
+        name: str,
+        body: dict[str, Any] | None = None,
+        query: dict[str, int] | None = None,
+    ) -> bytes:
+        if self._http is None:
+            self._http = self._new_http(self._timeout_s)
+        self._knock()
+        with self._named_failures(name, self._timeout_s):
+            answer = self._http.request(method, f"/admin/v1/{name}", json=body, params=query)
+        if answer.status_code >= 400:
+            raise refusal(answer.status_code, answer.content, name)
+        return answer.content
+
+    def _stream(self) -> Iterator[WatchFrame]:
+        """One connection's frames."""
+        self._knock()
+        with (
+            self._named_failures("watch", self._silence_s),
+            self._new_http(self._silence_s) as http,
+            http.stream("GET", "/admin/v1/watch") as answer,
+        ):
+            if answer.status_code >= 400:
+                raise refusal(answer.status_code, answer.read(), "watch")
+            for line in _lines(answer.iter_bytes()):
+                yield decoded(line, WatchFrame, "watch")
+
+    def _knock(self) -> None:
+        """Raise UnreachableError unless somebody listens. httpx would say so too, but leave the
+        socket of each failed try open (httpcore 1.0), and a watch tries for ever."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(self._timeout_s)
+            try:
+                probe.connect(self.address)
+            except OSError as error:
+                why = error.strerror or str(error)
+                raise nobody_listens(self.address, why.lower()) from error
+
+    def _new_http(self, timeout_s: float) -> httpx.Client:
+        _skip_httpx_command_line()
+        import httpx
+
+        # verify: there is no TLS on a unix socket, and reading certificates costs 40 ms.
+        transport = httpx.HTTPTransport(uds=self.address, verify=False)
+        # The host is a name for the Host header only: the transport dials the socket.
+        return httpx.Client(transport=transport, base_url="http://evctl", timeout=timeout_s)
+
+    @contextmanager
+    def _named_failures(self, call: str, timeout_s: float) -> Iterator[None]:
+        _skip_httpx_command_line()
+        import httpx
+
+        try:
+            yield
+        except httpx.ConnectError as error:
+            raise nobody_listens(self.address, str(error)) from error
+        except httpx.TimeoutException as error:
+            raise no_answer(self.address, call, timeout_s) from error
+        except httpx.TransportError as error:
+            raise nobody_listens(self.address, f"the connection broke: {error}") from error
+
+
+def _skip_httpx_command_line() -> None:
+    """Keep httpx from loading its own command line: that imports rich, click and pygments, which
+    cost more than the library itself. It copes with their absence."""
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Non-empty lines. Raises StreamLostError rather than keep an endless one."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line for line in whole if line.strip())
+        if len(rest) > MAX_LINE_BYTES:
+            raise StreamLostError(f"a line has more than {MAX_LINE_BYTES} bytes")

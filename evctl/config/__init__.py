@@ -1,0 +1,1 @@
+"""What a user configures: cluster files, settings, and the places they and their state live."""

@@ -1,0 +1,172 @@
+"""What a cluster is: its nodes, model, memory, first split and limits."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from evctl.config.marked_yaml import KeyPath
+from evctl.config.paths import CLUSTER_NAME
+from evctl.core.errors import UsageError
+from evctl.core.split import Split, parse_split
+
+KNOWN_MODELS: Final = (
+    "smollm2-135m",
+    "random-4l256",
+    "random-6l384",
+    "random-8l512",
+    "random-4l256-latent",
+)
+"""Names that engines know. A test holds this list against the engine's own."""
+
+KEY_BLOCK_TOKENS: Final = 256
+RESERVED_NAMES: Final = frozenset({"control", "all"})
+
+Name = Annotated[str, StringConstraints(pattern=f"^{CLUSTER_NAME.pattern}$")]
+
+
+class _Strict(BaseModel):
+    """Unknown keys are mistakes, and "16" is not 16."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class NodeConfig(_Strict):
+    """One node. Where it is comes later, with the driver that reaches it."""
+
+    name: Name = Field(description="unique in the cluster")
+
+
+class GatewayConfig(_Strict):
+    """Where clients of the cluster connect."""
+
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="address that the gateway binds"
+    )
+    port: int = Field(default=8080, ge=0, le=65535, description="0: any free port")
+    port_strict: bool = Field(
+        default=False, description="fail when the port is taken, take no other"
+    )
+
+
+def _numbered(value: Any) -> Any:
+    """A number of nodes as nodes n1, n2, ..."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 1024:
+        return [{"name": f"n{i}"} for i in range(1, value + 1)]
+    return value
+
+
+class ClusterConfig(_Strict):
+    """A whole cluster file. Times in seconds, memory in tokens of KV per node."""
+
+    name: Name = Field(description="names the cluster on the command line and its state directory")
+    nodes: Annotated[
+        list[NodeConfig],
+        BeforeValidator(_numbered, json_schema_input_type=int | list[NodeConfig]),
+        Field(description="a number (n1, n2, ...) or a list of names"),
+    ]
+    split: str = Field(description="the first split, such as 2P1D; later: evctl split set")
+    model: str = Field(default="smollm2-135m", description="what every node serves")
+    block_tokens: int = Field(default=16, ge=1, le=256, description="tokens in one KV block")
+    transfer: Literal["shm", "mooncake"] = Field(
+        default="shm", description="how KV moves between nodes"
+    )
+    l1_tokens: int = Field(default=16_384, ge=1, description="KV that a node keeps for attention")
+    l2_tokens: int = Field(default=0, ge=0, description="KV that a node keeps in host memory")
+    chunk_tokens: int = Field(default=256, ge=1, description="prompt tokens in one iteration")
+    max_running: int = Field(default=32, ge=1, le=4096, description="requests in one decode batch")
+    gateway: GatewayConfig = Field(default_factory=GatewayConfig)
+    allow_replay: bool = Field(
+        default=False, description="accept requests that name their own output"
+    )
+    api_keys: dict[str, str] = Field(
+        default_factory=dict, description="key: tenant; empty lets everybody in as `default`"
+    )
+    max_queued: int = Field(default=256, ge=1, description="requests that may wait; beyond: 429")
+    node_late_after_s: float = Field(default=2.0, gt=0, le=3600, description="no heartbeat: late")
+    node_lost_after_s: float = Field(default=8.0, gt=0, le=3600, description="no heartbeat: lost")
+    protected: bool = Field(default=False, description="ask once more before anything disruptive")
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes)
+
+    @property
+    def first_split(self) -> Split:
+        return parse_split(self.split)
+
+    @property
+    def l1_blocks(self) -> int:
+        return self.l1_tokens // self.block_tokens
+
+    @property
+    def l2_blocks(self) -> int:
+        return self.l2_tokens // self.block_tokens
+
+
+class Mistake(msgspec.Struct, frozen=True):
+    """What is wrong with the meaning of one value."""
+
+    key_path: KeyPath
+    what: str
+    hint: str = ""
+
+
+def mistakes_of(config: ClusterConfig) -> list[Mistake]:
+    """What the types cannot say: sums, divisors, names that must exist or differ."""
+    return [*_split_mistakes(config), *_node_mistakes(config), *_value_mistakes(config)]
+
+
+def _split_mistakes(config: ClusterConfig) -> list[Mistake]:
+    count = len(config.nodes)
+    if count < 2:
+        why = f"{count} node{'s' * (count != 1)}, but each phase needs one"
+        return [Mistake(key_path=("nodes",), what=why, hint="give at least 2 nodes")]
+    try:
+        split = config.first_split
+    except UsageError as error:
+        return [Mistake(key_path=("split",), what=str(error), hint=error.next_step)]
+    if split.nodes != count:
+        what = f"split {config.split} is for {split.nodes} nodes, the cluster has {count}"
+        hint = f"write for example {(count + 1) // 2}P{count // 2}D"
+        return [Mistake(key_path=("split",), what=what, hint=hint)]
+    return []
+
+
+def _node_mistakes(config: ClusterConfig) -> list[Mistake]:
+    found = []
+    names = config.node_names
+    for i, name in enumerate(names):
+        path: KeyPath = ("nodes", i, "name")
+        if name in names[:i]:
+            found.append(Mistake(key_path=path, what=f"a second node is named {name!r}"))
+        if name in RESERVED_NAMES:
+            found.append(Mistake(key_path=path, what=f"a node cannot be named {name!r}"))
+    return found
+
+
+def _value_mistakes(config: ClusterConfig) -> list[Mistake]:
+    found = []
+
+    def wrong(key: str, what: str, hint: str = "") -> None:
+        found.append(Mistake(key_path=(key,), what=what, hint=hint))
+
+    if config.model not in KNOWN_MODELS:
+        near = get_close_matches(config.model, KNOWN_MODELS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(KNOWN_MODELS)}"
+        wrong("model", f"no model is named {config.model!r}", hint)
+    if KEY_BLOCK_TOKENS % config.block_tokens:
+        wrong("block_tokens", f"{config.block_tokens} does not divide 256", "give a power of 2")
+    if config.l1_blocks < 8:
+        wrong("l1_tokens", f"{config.l1_tokens} tokens are fewer than 8 blocks")
+    if config.node_lost_after_s <= config.node_late_after_s:
+        wrong("node_lost_after_s", "a node must be late before it is lost", "give a larger number")
+    for key, tenant in config.api_keys.items():
+        if len(key) < 8 or not key.isprintable() or " " in key:
+            wrong("api_keys", "a key has fewer than 8 characters, or spaces", "make a longer one")
+        if not tenant:
+            wrong("api_keys", "a key has no tenant")
+    return found

@@ -1,0 +1,1 @@
+"""`evctl top`: the live terminal interface. Its entry is `evctl.tui.app.run`."""

@@ -1,0 +1,1 @@
+"""What fills the terminal: the overview, and the modals over it."""

@@ -1,0 +1,108 @@
+"""The modal of a split change: verb and object, diff, what it touches, the same as a command."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from evctl.core.status import Move, SplitChange
+from evctl.tui.change import COOLDOWN_HINT, Draft, Failure, Stage, cli_line, obstacle
+from evctl.tui.look import Look
+from evctl.tui.views.figures import number_of
+from evctl.tui.views.scene import Scene, cut, lines, safe
+
+MOST_MOVES = 6
+
+
+def change_title(draft: Draft, scene: Scene) -> str:
+    status = scene.live.status
+    name = "" if status is None else safe(status.cluster, scene.look)
+    verb = (
+        "Hold the split" if status and draft.split == status.target_split else "Change the split"
+    )
+    return f"{verb} of {name}"
+
+
+def change_text(draft: Draft, scene: Scene, width: int) -> Text:
+    """All between the field and the buttons."""
+    look, status = scene.look, scene.live.status
+    if status is None:
+        return Text("not connected yet", look.colours.warn)
+    goal = draft.split or "?"
+    rows = [
+        Text.assemble(
+            ("now ", look.colours.faint),
+            (status.split, look.colours.strong),
+            (f"  {look.glyphs.arrow}  ", look.colours.faint),
+            (goal, look.colours.switching if draft.split else look.colours.faint),
+            (f"   and hold it; generation {status.generation}", look.colours.faint),
+        ),
+        Text(""),
+        *_outcome(draft, look, width),
+        Text(""),
+        Text.assemble(("same as  ", look.colours.faint), (cli_line(draft), look.colours.key)),
+    ]
+    blocked = obstacle(draft, scene.live, scene.now_s, scene.ui.protected)
+    waiting = blocked == "planning" or draft.failure is not None
+    if blocked and not waiting:
+        rows.append(Text(cut(safe(blocked, look), width, look), look.colours.warn))
+    elif draft.stage is Stage.SENDING:
+        rows.append(Text(f"sending{look.glyphs.cut}", look.colours.warn))
+    else:
+        rows.append(_hint(draft, look))
+    return lines(*rows)
+
+
+def _hint(draft: Draft, look: Look) -> Text:
+    said = "enter reviews, esc leaves"
+    if draft.stage is Stage.REVIEW:
+        said = "y applies, e edits, esc leaves"
+    return Text(said, look.colours.faint)
+
+
+def _outcome(draft: Draft, look: Look, width: int) -> list[Text]:
+    if draft.failure is not None:
+        return _failure(draft.failure, look, width)
+    if draft.plan is not None:
+        return _diff(draft.plan, look, width)
+    said = f"planning{look.glyphs.cut}" if draft.split else ""
+    return [Text(said, look.colours.faint)]
+
+
+def _failure(failure: Failure, look: Look, width: int) -> list[Text]:
+    said = [("", failure.what), ("why:  ", failure.why), ("next: ", failure.next_step)]
+    rows = [
+        Text.assemble((head, look.colours.faint), cut(safe(body, look), width - len(head), look))
+        for head, body in said
+        if body
+    ]
+    rows[0].stylize(look.colours.fail)
+    if failure.refused:
+        rows.append(Text(COOLDOWN_HINT, look.colours.warn))
+    return rows
+
+
+def _diff(plan: SplitChange, look: Look, width: int) -> list[Text]:
+    if not plan.moves:
+        return [Text("no node changes role", look.colours.ok)]
+    rows = [_move(move, look) for move in plan.moves[:MOST_MOVES]]
+    if len(plan.moves) > MOST_MOVES:
+        rows.append(Text(f"and {len(plan.moves) - MOST_MOVES} more", look.colours.faint))
+    running = sum(move.running for move in plan.moves)
+    queued = sum(move.queued for move in plan.moves)
+    said = (
+        f"{number_of(len(plan.moves), 'node')} changes role: " if len(plan.moves) == 1 else ""
+    ) or f"{len(plan.moves)} nodes change role: "
+    said += f"{number_of(running, 'running request')} finish in place, {queued} queued move"
+    rows.append(Text(cut(said, width, look), look.colours.text))
+    return rows
+
+
+def _move(move: Move, look: Look) -> Text:
+    (before, before_style), (after, after_style) = look.role(move.before), look.role(move.after)
+    return Text.assemble(
+        (f"  {safe(move.node, look):<14} ", look.colours.strong),
+        (f"{before} {move.before}", before_style),
+        (f" {look.glyphs.arrow} ", look.colours.faint),
+        (f"{after} {move.after}", after_style),
+        (f"   {move.running} running, {move.queued} queued", look.colours.faint),
+    )

@@ -1,0 +1,57 @@
+"""Everything about one node."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from evctl.core.status import NodeStatus
+from evctl.tui.views.events import event_line
+from evctl.tui.views.figures import ABSENT, age
+from evctl.tui.views.nodes import age_of, role_text, state_text, used
+from evctl.tui.views.scene import Scene, lines, safe
+
+MOST_EVENTS = 8
+
+
+def find_node(scene: Scene, name: str) -> NodeStatus | None:
+    status = scene.model.status
+    nodes = () if status is None else status.nodes
+    return next((node for node in nodes if node.name == name), None)
+
+
+def node_detail(scene: Scene, name: str, width: int) -> Text:
+    """Figures of the node and the last events that name it."""
+    look = scene.value_look
+    node = find_node(scene, name)
+    if node is None:
+        return Text(f"{name} is not among the nodes any more", look.colours.warn)
+
+    def row(title: str, value: Text | str) -> Text:
+        return Text.assemble((f"{title:<10}", look.colours.faint), value)
+
+    gone = look.faded() if node.state == "lost" else look
+    state = state_text(node, look).append(
+        f"   heartbeat {age(age_of(node, scene))} ago", look.colours.text
+    )
+    batch = (
+        f"{node.running} running ({node.running_prefill} prefill, {node.running_decode} decode)"
+    )
+    pid = ABSENT if node.pid is None else str(node.pid)
+    bar_width = min(40, max(10, width - 12))
+    rows = [
+        row("role", role_text(node, gone)),
+        row("state", state),
+        row("queue", Text(f"{node.queue} waiting", gone.colours.text)),
+        row("batch", Text(batch, gone.colours.text)),
+        row("L1", used(node.l1, bar_width, gone)),
+        row("L2", used(node.l2, bar_width, gone)),
+        row("boot", Text(safe(node.boot_id, look), gone.colours.text)),
+        row("pid", Text(pid, gone.colours.text)),
+        Text(""),
+        Text("events", look.colours.faint),
+    ]
+    own = [event for event in scene.model.events if event.node == name][-MOST_EVENTS:]
+    rows += [event_line(event, scene, width) for event in own]
+    if not own:
+        rows.append(Text("none yet", look.colours.faint))
+    return lines(*rows)

@@ -1,0 +1,184 @@
+"""The interface in a real terminal (tmux) against an admin API in another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.system
+DEADLINE_S = 20.0
+
+
+class Terminal:
+    """A tmux of its own, one window with the interface in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket, self.admin, self.log = (
+            str(folder / "tmux"),
+            str(folder / "admin.sock"),
+            folder / "writes.jsonl",
+        )
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def tmux(self, *words: str) -> str:
+        done = subprocess.run(
+            ["tmux", "-f", "/dev/null", "-S", self.socket, *words],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+        return done.stdout
+
+    def start_server(self) -> None:
+        command = [sys.executable, "-m", "tests.tui.fake_admin", self.admin, str(self.log)]
+        self._server = subprocess.Popen(command, cwd=ROOT)
+
+    def stop_server(self) -> None:
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+            self._server = None
+
+    def start_top(self, width: int, height: int, *words: str, **environ: str) -> None:
+        kept = ("PATH", "PYTHONPATH", "HOME")
+        given = {
+            "LANG": "C.UTF-8",
+            "TERM": "tmux-256color",
+            **{name: os.environ[name] for name in kept if name in os.environ},
+            **environ,
+        }
+        assigned = [f"{name}={value}" for name, value in given.items()]
+        command = [sys.executable, "-m", "tests.tui.top_process", self.admin, *words]
+        size = ["-x", str(width), "-y", str(height)]
+        self.tmux(
+            "-u", "new-session", "-d", "-s", "t", *size, "-c", str(ROOT), "env", "-i",
+            *assigned, *command,
+        )  # fmt: skip
+
+    def keys(self, *keys: str) -> None:
+        self.tmux("send-keys", "-t", "t", *keys)
+
+    def screen(self) -> str:
+        return self.tmux("capture-pane", "-p", "-t", "t")
+
+    def sees(self, *wanted: str) -> str:
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            screen = self.screen()
+            if all(each in screen for each in wanted):
+                return screen
+            assert time.monotonic() < deadline, f"never saw {wanted}:\n{screen}"
+            time.sleep(0.05)
+
+    def keep(self, name: str) -> None:
+        """Leave the screen for a person, where EVCTL_CAPTURES names a folder."""
+        if folder := os.environ.get("EVCTL_CAPTURES"):
+            (Path(folder) / f"top-{name}.txt").write_text(self.screen(), encoding="utf-8")
+
+    def writes(self) -> list[dict[str, object]]:
+        if not self.log.exists():
+            return []
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def close(self) -> None:
+        subprocess.run(
+            ["tmux", "-S", self.socket, "kill-server"], capture_output=True, check=False
+        )
+        self.stop_server()
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    made = Terminal(tmp_path)
+    made.start_server()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(120, 36), (80, 24)])
+def test_the_split_is_changed_from_the_screen(terminal: Terminal, width: int, height: int) -> None:
+    terminal.start_top(width, height)
+    screen = terminal.sees("replay", "2P1D", "live", "n3", "control plane listens")
+    assert all(len(line) <= width for line in screen.splitlines())
+    terminal.keep(f"{width}x{height}-overview")
+
+    terminal.keys("s")
+    terminal.sees("Change the split of replay")
+    terminal.keys("1P2D")
+    terminal.sees("1 node changes role", "evctl split set 1P2D")
+    terminal.keys("Enter")
+    terminal.sees("Cancel", "Apply (y)")
+    terminal.keep(f"{width}x{height}-review")
+    terminal.keys("y")
+    terminal.sees("accepted and held, generation 42")
+    terminal.sees("1P2D", "gen 42", "settled")
+    terminal.keep(f"{width}x{height}-after")
+    (write,) = terminal.writes()
+    assert (write["split"], write["generation"], write["plan"]) == ("1P2D", 41, False)
+
+
+def test_enter_twice_changes_nothing(terminal: Terminal) -> None:
+    """The focus lies on Cancel: the key that reviews is not the one that confirms."""
+    terminal.start_top(120, 36)
+    terminal.sees("live")
+    terminal.keys("s")
+    terminal.sees("Change the split")
+    terminal.keys("1P2D")
+    terminal.sees("1 node changes role")
+    terminal.keys("Enter")
+    terminal.sees("Apply (y)")
+    terminal.keys("Enter")
+    terminal.sees("? help")
+    assert terminal.writes() == []
+
+
+def test_it_lives_through_a_dead_control_plane(terminal: Terminal) -> None:
+    terminal.start_top(120, 36)
+    terminal.sees("live", "n3")
+    terminal.stop_server()
+    terminal.sees("stale", "retrying (2)", "n3", "control plane listens")
+    terminal.keep("120x36-stale")
+    terminal.keys("s")
+    terminal.sees("no changes until it is back")
+    terminal.start_server()
+    terminal.sees("live", "n3")
+
+
+def test_ascii_and_without_colour(terminal: Terminal) -> None:
+    terminal.start_top(120, 36, LANG="C", LC_ALL="C", NO_COLOR="1")
+    terminal.sees("# P", "* D", "live")
+    terminal.keep("120x36-ascii")
+    assert terminal.screen().isascii()
+    coloured = terminal.tmux("capture-pane", "-p", "-e", "-t", "t")
+    assert "[38" not in coloured
+    assert "[48" not in coloured
+    terminal.keys("?")
+    terminal.sees("moving about")
+    assert terminal.screen().isascii()
+
+
+def test_q_leaves(terminal: Terminal) -> None:
+    terminal.start_top(80, 24)
+    terminal.sees("live")
+    terminal.keys("q")
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        done = subprocess.run(
+            ["tmux", "-S", terminal.socket, "has-session", "-t", "t"],
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"still there:\n{terminal.screen()}")
