@@ -41,7 +41,8 @@ def packaged_clusters() -> Path:
 
 def find_cluster_file(target: str, start: Path | None = None) -> Path:
     """The file that `target` means: a path, or a name looked up in clusters/ of this directory
-    and those above it, in the user's configuration, in the package, and last the config that it runs with.
+    and those above it, in the user's configuration and in the package; last, for a cluster that
+    was up here, the config it had.
 
     Raises NotFoundError (EV-1707) with the nearest name.
     """

@@ -1,0 +1,237 @@
+"""evctl split get | set | hold | advise | auto | history"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from evctl.cli.asking import Tier, confirm
+from evctl.cli.failures import not_yet
+from evctl.cli.groups import group
+from evctl.cli.moments import ago, iso
+from evctl.cli.output import Form, OutputOption, chosen, print_document, table
+from evctl.cli.target import ClusterOption, ConfirmOption, Target, YesOption, find_target, who
+from evctl.core.errors import ExitCode, UnreachableError, UsageError
+from evctl.core.split import Split, parse_split
+from evctl.core.status import ClusterStatus, SplitChange
+
+app = group("Show or change how many nodes prefill and decode.")
+
+RELATIVE: Final = re.compile(r"([+-])(\d{1,6})([pPdD])", re.ASCII)
+HISTORY_LIMIT: Final = 1000
+ReasonOption = Annotated[str, typer.Option("--reason", help="Noted with the change.")]
+
+
+def _status(target: Target) -> ClusterStatus:
+    try:
+        with target.client() as client:
+            return client.status()
+    except UnreachableError as error:
+        raise target.explained(error) from error
+
+
+@app.command()
+def get(cluster: ClusterOption = None, output: OutputOption = None) -> None:
+    """Show the split, and who holds it."""
+    form = chosen(output, Form.TABLE, Form.JSON, Form.YAML, Form.NAME)
+    now = _status(find_target(cluster))
+    if form is Form.NAME:
+        print(now.target_split)
+    elif form is Form.TABLE:
+        moving = now.split != now.target_split
+        held = f" by {now.held_by}" if now.held_by else ""
+        split = f"{now.split} -> {now.target_split}" if moving else now.split
+        print(f"{split}, {now.mode}{held}, generation {now.generation}")
+    else:
+        names = ("split", "target_split", "mode", "generation", "held_by", "hold_reason")
+        values = {"cluster": now.cluster, **{name: getattr(now, name) for name in names}}
+        print_document(form, "SplitStatus", values)
+
+
+@app.command("set", context_settings={"ignore_unknown_options": True})
+def set_split(
+    split: Annotated[str, typer.Argument(metavar="SPLIT", help="Such as 4P5D, or +1P, -1D.")],
+    cluster: ClusterOption = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show what would move; do nothing.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also within the cooldown.")] = False,
+    reason: ReasonOption = "",
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="With --plan: exit 10 when a node would move.")
+    ] = False,
+    yes: YesOption = False,
+    confirmed: ConfirmOption = None,
+    output: OutputOption = None,
+) -> ExitCode:
+    """Change the split and hold it there. Running requests finish where they are."""
+    form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
+    target = find_target(cluster)
+    try:
+        with target.client() as client:
+            now = client.status()
+            wanted = str(resolved(split, now))
+            by = who()
+            planned = client.set_split(wanted, by=by, plan=True, generation=now.generation)
+            if plan:
+                _print_change(form, planned, now)
+                return ExitCode.CHANGES_PENDING if exit_code and planned.moves else ExitCode.DONE
+            asked = _ask(target, planned, now, yes, confirmed)
+            change = client.set_split(
+                wanted, by=by, reason=reason, generation=now.generation, force=force
+            )
+    except UnreachableError as error:
+        raise target.explained(error) from error
+    _print_change(form, change, now, shown=asked)
+    return ExitCode.DONE
+
+
+def resolved(text: str, now: ClusterStatus) -> Split:
+    """A split, absolute or relative to the one that is aimed at. Raises UsageError."""
+    match = RELATIVE.fullmatch(text.strip())
+    if match is None:
+        return parse_split(text)
+    at = parse_split(now.target_split)
+    step = int(match[2]) * (1 if match[1] == "+" else -1) * (1 if match[3] in "pP" else -1)
+    prefill, decode = at.prefill_nodes + step, at.decode_nodes - step
+    if prefill < 1 or decode < 1:
+        raise UsageError(
+            what=f"{text} from {at} would leave {prefill} to prefill and {decode} to decode",
+            why="each phase needs at least one node",
+            next_step="give a smaller step",
+            code="EV-1101",
+        )
+    return Split(prefill, decode)
+
+
+def _ask(
+    target: Target, change: SplitChange, now: ClusterStatus, yes: bool, confirmed: str | None
+) -> bool:
+    """Whether the difference was shown to a person, who then agreed."""
+    what = f"change the split of {now.cluster} from {change.before} to {change.after} and hold it"
+    if not change.moves:
+        what = f"hold the split of {now.cluster} at {change.after}"
+    asks = bool(change.moves) and not yes and confirmed is None
+    if asks:
+        sys.stderr.write(_diff(change, now) + "\n")
+    confirm(
+        what,
+        Tier.DISRUPTIVE if change.moves else Tier.NONE,
+        cluster=now.cluster,
+        protected=target.protected,
+        yes=yes,
+        confirmed=confirmed,
+    )
+    return asks
+
+
+def _diff(change: SplitChange, now: ClusterStatus) -> str:
+    if not change.moves:
+        return f"{change.after}: no node moves"
+    lines = [f"{change.before} -> {change.after}, generation {now.generation}"]
+    lines += [
+        f"  {move.node}: {move.before} -> {move.after}; "
+        f"{move.running} running finish there, {move.queued} queued move"
+        for move in change.moves
+    ]
+    return "\n".join(lines)
+
+
+def _print_change(
+    form: Form, change: SplitChange, now: ClusterStatus, shown: bool = False
+) -> None:
+    if form is not Form.TABLE:
+        values: dict[str, Any] = msgspec.to_builtins(change)
+        print_document(form, "SplitChange", {"cluster": now.cluster, **values})
+        return
+    if not shown:
+        print(_diff(change, now))
+    if change.applied:
+        print(f"held at {change.after} until `evctl split advise`; generation {change.generation}")
+    else:
+        print(f"plan only: {len(change.moves)} node(s) would move, nothing was changed")
+
+
+@app.command()
+def hold(
+    cluster: ClusterOption = None,
+    reason: ReasonOption = "",
+    yes: YesOption = False,
+    confirmed: ConfirmOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Keep the present split."""
+    _set_mode(cluster, "hold", reason, yes, confirmed, output)
+
+
+@app.command()
+def advise(
+    cluster: ClusterOption = None,
+    reason: ReasonOption = "",
+    yes: YesOption = False,
+    confirmed: ConfirmOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Release the split; the planner only advises."""
+    _set_mode(cluster, "advise", reason, yes, confirmed, output)
+
+
+def _set_mode(
+    cluster: str | None,
+    mode: str,
+    reason: str,
+    yes: bool,
+    confirmed: str | None,
+    output: Form | None,
+) -> None:
+    form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
+    target = find_target(cluster)
+    confirm(
+        f"set the mode of {target.name} to {mode}",
+        Tier.NONE,
+        cluster=target.name,
+        protected=target.protected,
+        yes=yes,
+        confirmed=confirmed,
+    )
+    try:
+        with target.client() as client:
+            now = client.set_mode(mode, by=who(), reason=reason)
+    except UnreachableError as error:
+        raise target.explained(error) from error
+    if form is Form.TABLE:
+        print(f"{now.target_split}, {now.mode}, generation {now.generation}")
+    else:
+        names = ("cluster", "split", "target_split", "mode", "generation", "held_by")
+        print_document(form, "SplitStatus", {name: getattr(now, name) for name in names})
+
+
+@app.command()
+def auto(cluster: ClusterOption = None, output: OutputOption = None) -> None:
+    """Let the planner move nodes."""
+    del cluster, output
+    raise not_yet("the automatic split", "evctl split set SPLIT, or evctl split advise to release")
+
+
+@app.command()
+def history(cluster: ClusterOption = None, output: OutputOption = None) -> None:
+    """List changes of split and mode, newest last."""
+    form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
+    target = find_target(cluster)
+    try:
+        with target.client() as client:
+            newest = client.status().sequence
+            events = client.events(since=max(0, newest - HISTORY_LIMIT), limit=HISTORY_LIMIT)
+    except UnreachableError as error:
+        raise target.explained(error) from error
+    found = [event for event in events if re.search(r"\b(split|mode|role)\b", event.what)]
+    if form is Form.TABLE:
+        rows = [(ago(event.time_s), event.node or "-", event.what) for event in found]
+        print(table(("WHEN", "NODE", "WHAT"), rows) if rows else "no change so far")
+        return
+    items = [{**msgspec.to_builtins(event), "time": iso(event.time_s)} for event in found]
+    print_document(form, "SplitHistory", {"cluster": target.name, "changes": items})

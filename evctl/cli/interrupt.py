@@ -1,0 +1,39 @@
+"""Ctrl-C in a command of several steps: once to stop after this step, twice to stop now."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class GentleInterrupt:
+    """As a context: `asked` turns true at the first SIGINT; the second raises
+    KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> GentleInterrupt:
+        self._before = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def __call__(self) -> bool:
+        return self.asked
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        sys.stderr.write("\nstopping after this step; Ctrl-C again stops now\n")
+        sys.stderr.flush()

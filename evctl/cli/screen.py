@@ -1,0 +1,72 @@
+"""A cluster's status as text."""
+
+from __future__ import annotations
+
+import sys
+
+from evctl.cli.output import percent, seconds, table
+from evctl.cli.style import painted_state
+from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus
+
+
+def status_screen(status: ClusterStatus) -> str:
+    """All of it: identity, rates, queues of both phases, nodes."""
+    return "\n\n".join([_head(status), _queues(status), node_table(status.nodes)])
+
+
+def _head(status: ClusterStatus) -> str:
+    split = status.split
+    if status.target_split != status.split:
+        split = f"{status.split} -> {status.target_split}"
+    mode = status.mode
+    if status.held_by:
+        mode += f" by {status.held_by}" + (
+            f" ({status.hold_reason})" if status.hold_reason else ""
+        )
+    counts = (
+        f"{status.requests_done} done, {status.requests_failed} failed, "
+        f"{status.requests_rejected} rejected"
+    )
+    ttft = f"p50 {seconds(status.ttft_p50_s)}, p95 {seconds(status.ttft_p95_s)}"
+    rows = [
+        ("cluster", f"{status.cluster}, generation {status.generation}, epoch {status.epoch}"),
+        ("split", f"{split}, {mode}"),
+        ("model", status.model),
+        ("gateway", status.gateway or "-"),
+        ("requests", f"{status.in_flight} in flight, {status.throughput_rps:.2f}/s; {counts}"),
+        ("TTFT", ttft),
+    ]
+    return "\n".join(f"{name:<9} {value}" for name, value in rows)
+
+
+def _queues(status: ClusterStatus) -> str:
+    def row(name: str, queue: QueueStatus) -> list[str]:
+        waits = [seconds(queue.wait_p50_s), seconds(queue.wait_p95_s)]
+        return [name, str(queue.waiting), str(queue.running), *waits]
+
+    rows = [row("prefill", status.prefill), row("decode", status.decode)]
+    head = ("PHASE", "WAITING", "RUNNING", "WAIT P50", "WAIT P95")
+    return table(head, rows, right=(1, 2, 3, 4))
+
+
+def node_table(nodes: tuple[NodeStatus, ...]) -> str:
+    def role(node: NodeStatus) -> str:
+        changing = node.target_role and node.target_role != node.role
+        return f"{node.role}->{node.target_role}" if changing else node.role
+
+    rows = [
+        [
+            node.name,
+            role(node),
+            node.state,
+            str(node.queue),
+            str(node.running),
+            percent(node.l1),
+            percent(node.l2),
+            seconds(node.age_s),
+        ]
+        for node in nodes
+    ]
+    head = ("NODE", "ROLE", "STATE", "QUEUE", "RUN", "L1", "L2", "AGE")
+    paint = {2: lambda cell: painted_state(cell, sys.stdout)}
+    return table(head, rows, right=(3, 4, 5, 6, 7), paint=paint)

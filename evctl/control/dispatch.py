@@ -1,0 +1,101 @@
+"""Effects of the reducer, done: to engines over the hub, to clients over their streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from evctl.control.engines import Hub
+from evctl.control.eventlog import EventLog
+from evctl.control.streams import Streams
+from evctl.core.effects import (
+    AnyEffect,
+    Cancel,
+    Dispatch,
+    Fail,
+    Notice,
+    Recall,
+    Reject,
+    SetRole,
+)
+from evctl.core.events import DispatchFailed, Event
+from evctl.policy.state import ClusterState
+from evctl.wire.codec import WireError
+from evctl.wire.messages import CancelRequest, RecallRequest, StartRequest
+
+DEADLINE_S = 600.0
+
+
+class Dispatcher:
+    """The writer's carry_out. What cannot be sent comes back as an event, never as an error."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        epoch: int,
+        hub: Hub,
+        streams: Streams,
+        events: EventLog,
+        feed: Callable[[Event], None],
+    ) -> None:
+        self._state = state
+        self._epoch = epoch
+        self._hub = hub
+        self._streams = streams
+        self._events = events
+        self._feed = feed
+        self._actions: dict[type, Callable[[Any], None]] = {
+            Dispatch: self._dispatch,
+            Recall: lambda e: self._hub.reach(e.node, RecallRequest(e.request_id)),
+            Cancel: self._cancel,
+            Reject: self._reject,
+            Fail: self._fail,
+            SetRole: lambda e: self._events.add("info", f"role {e.role}", e.node),
+            Notice: lambda e: self._events.add(e.level, e.what, e.node, e.request_id),
+        }
+
+    def carry_out(self, effect: AnyEffect) -> None:
+        self._actions[type(effect)](effect)
+
+    def _dispatch(self, effect: Dispatch) -> None:
+        stream = self._streams.get(effect.request_id)
+        if stream is None:
+            return
+        self._streams.dispatched(effect.request_id, (effect.prefill_node, effect.decode_node))
+        request = stream.request
+        start = StartRequest(
+            request_id=request.request_id,
+            tenant=request.tenant,
+            branch=request.branch.branch if request.branch else "",
+            generation=self._state.generation,
+            epoch=self._epoch,
+            prompt=request.prompt,
+            root_key=request.root_key,
+            block_keys=request.block_keys,
+            sampling=request.sampling,
+            prefill_node=effect.prefill_node,
+            decode_node=effect.decode_node,
+            deadline_s=DEADLINE_S,
+        )
+        try:
+            sent = self._hub.send(effect.prefill_node, start)
+        except WireError as error:
+            self._feed(_failed(effect, error.code, error.why, retry=False))
+            return
+        if not sent:
+            self._feed(_failed(effect, "EV-1341", "it cannot be reached now", retry=True))
+
+    def _cancel(self, effect: Cancel) -> None:
+        for node in effect.nodes:
+            self._hub.reach(node, CancelRequest(effect.request_id))
+
+    def _reject(self, effect: Reject) -> None:
+        self._streams.reject(effect.request_id, effect.reason, effect.retry_after_s)
+
+    def _fail(self, effect: Fail) -> None:
+        self._events.add("fail", f"request failed: {effect.reason}", "", effect.request_id)
+        self._streams.fail(effect.request_id, effect.reason)
+
+
+def _failed(effect: Dispatch, code: str, reason: str, *, retry: bool) -> DispatchFailed:
+    return DispatchFailed(effect.request_id, effect.prefill_node, code, reason, retry)

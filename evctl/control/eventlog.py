@@ -1,0 +1,51 @@
+"""The last things that happened, for people: a bounded log that can be waited on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from evctl.core.status import EventRecord
+
+MAX_RECORDS = 5_000
+_LEVELS = {"info": logging.INFO, "warn": logging.WARNING, "fail": logging.ERROR}
+
+log = logging.getLogger("evctl.events")
+
+
+class EventLog:
+    """wall_s: seconds since the epoch. Sequences start at 1 and rise by one."""
+
+    def __init__(self, wall_s: Callable[[], float]) -> None:
+        self._wall_s = wall_s
+        self._records: deque[EventRecord] = deque(maxlen=MAX_RECORDS)
+        self._waiters: set[asyncio.Event] = set()
+        self.sequence = 0
+
+    def add(self, level: str, what: str, node: str = "", request_id: str = "") -> None:
+        self.sequence += 1
+        record = EventRecord(self.sequence, self._wall_s(), level, what, node, request_id)
+        self._records.append(record)
+        extra = {"event": "cluster", "node": node, "request_id": request_id}
+        log.log(_LEVELS.get(level, logging.INFO), "%s", what, extra=extra)
+        for waiter in self._waiters:
+            waiter.set()
+
+    def since(self, sequence: int, limit: int = MAX_RECORDS) -> tuple[EventRecord, ...]:
+        """Records after `sequence`, oldest first, at most `limit`."""
+        missing = self.sequence - sequence
+        if missing <= 0:
+            return ()
+        fresh = list(self._records)[-missing:]
+        return tuple(fresh[:limit])
+
+    def watch(self) -> asyncio.Event:
+        """Set at every record until `unwatch`; the caller clears it."""
+        waiter = asyncio.Event()
+        self._waiters.add(waiter)
+        return waiter
+
+    def unwatch(self, waiter: asyncio.Event) -> None:
+        self._waiters.discard(waiter)

@@ -1,0 +1,60 @@
+"""Whether an engine is still there: by its words, or by its process where that is local."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import psutil
+
+from evctl.control.statedir import NodeProcess, StateDirectory
+
+LOOK_AFTER_S: Final = 0.5
+"""Who spoke since then is alive; whose process ends is missed for little longer."""
+
+START_TOLERANCE_S = 2.0
+"""The time of boot, from which a process's start is reckoned, is only known in whole seconds."""
+
+
+def why_gone(process: NodeProcess) -> str:
+    """Empty while that very process runs; else what became of it. Its pid may belong to another by
+    now, or to a zombie that nobody has waited for."""
+    try:
+        found = psutil.Process(process.pid)
+        started_s = found.create_time()
+        status = found.status()
+    except psutil.NoSuchProcess:
+        return f"its process {process.pid} ended"
+    except psutil.AccessDenied:
+        return ""
+    if abs(started_s - process.start_time) > START_TOLERANCE_S:
+        return f"its process {process.pid} ended, and another one has that number now"
+    if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+        return f"its process {process.pid} ended"
+    return ""
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """An engine that is given up. may_wake: it is only silent, and may speak again."""
+
+    reason: str
+    may_wake: bool
+
+
+class Liveness:
+    """Judges silence. Nodes whose process nobody recorded are judged by silence alone."""
+
+    def __init__(self, directory: StateDirectory, lost_after_s: float) -> None:
+        self._directory = directory
+        self._lost_after_s = lost_after_s
+
+    def examine(self, node: str, silent_s: float) -> Loss | None:
+        """None while the engine counts as alive."""
+        if silent_s <= LOOK_AFTER_S:
+            return None
+        process = self._directory.node_process(node)
+        if process is not None and (why := why_gone(process)):
+            return Loss(why, may_wake=False)
+        if silent_s > self._lost_after_s:
+            return Loss(f"it was silent for {silent_s:.1f} s", may_wake=True)
+        return None

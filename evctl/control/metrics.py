@@ -1,0 +1,118 @@
+"""The numbers of /metrics, collected from a snapshot when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from evctl.core.status import ClusterStatus
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """counters: name -> value of the control plane's own counts. engines: node -> counters."""
+
+    status: ClusterStatus
+    cancelled: int
+    journal_bytes: int
+    counters: Mapping[str, float]
+    engines: Mapping[str, Mapping[str, float]]
+
+
+class ClusterCollector(Collector):
+    """Reads a fresh snapshot at each scrape."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+
+    def describe(self) -> list[Metric]:
+        """Nothing: registering must not take a snapshot."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        found = self._snapshot()
+        yield from _requests(found)
+        yield from _waits(found.status)
+        yield from _nodes(found.status)
+        yield from _internals(found)
+
+
+def render_metrics(snapshot: Callable[[], Snapshot]) -> bytes:
+    """Prometheus text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ClusterCollector(snapshot))
+    return generate_latest(registry)
+
+
+def _requests(found: Snapshot) -> Iterator[Metric]:
+    status = found.status
+    ended = CounterMetricFamily("evctl_requests", "Requests that ended", labels=["outcome"])
+    ended.add_metric(["done"], status.requests_done)
+    ended.add_metric(["failed"], status.requests_failed)
+    ended.add_metric(["rejected"], status.requests_rejected)
+    ended.add_metric(["cancelled"], found.cancelled)
+    yield ended
+    here = GaugeMetricFamily("evctl_requests_here", "Requests now", labels=["phase", "state"])
+    for phase, queue in (("prefill", status.prefill), ("decode", status.decode)):
+        here.add_metric([phase, "waiting"], queue.waiting)
+        here.add_metric([phase, "running"], queue.running)
+    yield here
+
+
+def _waits(status: ClusterStatus) -> Iterator[Metric]:
+    waits = GaugeMetricFamily(
+        "evctl_wait_seconds", "Waits of the last minute", labels=["what", "quantile"]
+    )
+    rows = (
+        ("prefill", "0.5", status.prefill.wait_p50_s),
+        ("prefill", "0.95", status.prefill.wait_p95_s),
+        ("decode", "0.5", status.decode.wait_p50_s),
+        ("decode", "0.95", status.decode.wait_p95_s),
+        ("ttft", "0.5", status.ttft_p50_s),
+        ("ttft", "0.95", status.ttft_p95_s),
+    )
+    for what, quantile, value in rows:
+        if value is not None:
+            waits.add_metric([what, quantile], value)
+    yield waits
+
+
+def _nodes(status: ClusterStatus) -> Iterator[Metric]:
+    up = GaugeMetricFamily("evctl_node_up", "1 unless lost", labels=["node", "role"])
+    age = GaugeMetricFamily("evctl_node_age_seconds", "Since its last word", labels=["node"])
+    used = GaugeMetricFamily(
+        "evctl_node_kv_used_ratio", "Blocks in use by requests", labels=["node", "tier"]
+    )
+    work = GaugeMetricFamily("evctl_node_requests", "Requests there", labels=["node", "state"])
+    for node in status.nodes:
+        up.add_metric([node.name, node.target_role], float(node.state != "lost"))
+        age.add_metric([node.name], node.age_s)
+        used.add_metric([node.name, "l1"], node.l1)
+        used.add_metric([node.name, "l2"], node.l2)
+        work.add_metric([node.name, "queued"], node.queue)
+        work.add_metric([node.name, "prefill"], node.running_prefill)
+        work.add_metric([node.name, "decode"], node.running_decode)
+    yield from (up, age, used, work)
+
+
+def _internals(found: Snapshot) -> Iterator[Metric]:
+    status = found.status
+    yield GaugeMetricFamily("evctl_epoch", "Life of the control plane", value=status.epoch)
+    yield GaugeMetricFamily("evctl_generation", "Accepted writes", value=status.generation)
+    journal = CounterMetricFamily("evctl_journal_bytes", "Written to the journal")
+    journal.add_metric([], found.journal_bytes)
+    yield journal
+    counts = CounterMetricFamily("evctl_control", "Counts of the control plane", labels=["what"])
+    for name, value in sorted(found.counters.items()):
+        counts.add_metric([name], value)
+    yield counts
+    engine = GaugeMetricFamily(
+        "evctl_engine", "What engines count, as of the last heartbeat", labels=["node", "what"]
+    )
+    for node, counters in sorted(found.engines.items()):
+        for name, value in sorted(counters.items()):
+            engine.add_metric([node, name], value)
+    yield engine

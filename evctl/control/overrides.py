@@ -1,0 +1,117 @@
+"""Writes to split and mode: who may, when, and what it would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evctl.control.statedir import HeldRoles, StateDirectory
+from evctl.control.writer import Writer
+from evctl.core.errors import ConflictError, RefusedError, UsageError
+from evctl.core.events import Override
+from evctl.core.split import Split, parse_split
+from evctl.core.status import SplitChange
+from evctl.policy.transition import MODES, plan_moves
+
+
+class Overrides:
+    """Checks a write before the writer gets it, and keeps it over a restart.
+
+    A cluster's first change is free; after it, changes are cooldown_s apart unless forced.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        directory: StateDirectory,
+        clock: Callable[[], float],
+        cooldown_s: float,
+    ) -> None:
+        self._writer = writer
+        self._directory = directory
+        self._clock = clock
+        self._cooldown_s = cooldown_s
+        self._changed_s: float | None = None
+        self._last_by = writer.state.held_by
+
+    def set_split(
+        self,
+        split: str,
+        *,
+        by: str,
+        reason: str = "",
+        generation: int | None = None,
+        plan: bool = False,
+        force: bool = False,
+    ) -> SplitChange:
+        """Change the split and hold it. plan: only say what it would do.
+
+        Raises UsageError (EV-1102, 1103) for a split that cannot be, ConflictError (EV-1351)
+        when `generation` is not the present one, RefusedError (EV-1352) in the cooldown.
+        """
+        state = self._writer.state
+        wanted = parse_split(split)
+        moves = plan_moves(state, wanted)
+        self._expect(generation)
+        before = str(state.split)
+        if not plan:
+            if moves and not force:
+                self._respect_cooldown(wanted)
+            self._apply(Override("hold", str(wanted), by, reason))
+            if moves:
+                self._changed_s = self._clock()
+        return SplitChange(before, str(wanted), moves, state.generation, applied=not plan)
+
+    def set_mode(self, mode: str, *, by: str, reason: str = "") -> None:
+        """hold: the present split stays. advise: it may be changed by others again.
+
+        Raises UsageError (EV-1353) for another mode.
+        """
+        if mode not in MODES:
+            raise UsageError(
+                what=f"no mode is named {mode!r}",
+                why=f"modes are {', '.join(MODES)}",
+                next_step="choose one of them",
+                code="EV-1353",
+            )
+        split = str(self._writer.state.split) if mode == "hold" else ""
+        self._apply(Override(mode, split, by, reason))
+
+    def _apply(self, override: Override) -> None:
+        self._writer.feed(override)
+        self._last_by = override.by
+        state = self._writer.state
+        self._directory.write_held_roles(
+            HeldRoles(
+                generation=state.generation,
+                mode=state.mode,
+                held_by=state.held_by,
+                hold_reason=state.hold_reason,
+                roles={node.name: node.role.value for node in state.nodes.values()},
+            )
+        )
+
+    def _expect(self, generation: int | None) -> None:
+        present = self._writer.state.generation
+        if generation is None or generation == present:
+            return
+        raise ConflictError(
+            what="the split was not changed",
+            why=f"{self._last_by or 'somebody'} changed it meanwhile: it is at generation "
+            f"{present}, you saw {generation}",
+            next_step="look again, then repeat with the present generation: evctl split get",
+            code="EV-1351",
+        )
+
+    def _respect_cooldown(self, wanted: Split) -> None:
+        if self._changed_s is None:
+            return
+        left_s = self._cooldown_s - (self._clock() - self._changed_s)
+        if left_s <= 0:
+            return
+        raise RefusedError(
+            what=f"the split was not changed to {wanted}",
+            why=f"{self._last_by} changed it {self._cooldown_s - left_s:.0f} s ago, and changes "
+            f"are {self._cooldown_s:.0f} s apart",
+            next_step=f"wait {left_s:.0f} s, or repeat with --force",
+            code="EV-1352",
+        )

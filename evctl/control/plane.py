@@ -1,0 +1,290 @@
+"""The control plane of one cluster, put together: what serves the gateway and the admin API."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import msgspec
+import psutil
+
+from evctl.control.dispatch import Dispatcher
+from evctl.control.engines import Hub
+from evctl.control.eventlog import EventLog
+from evctl.control.frontdoor import BranchSignal, InferenceRequest, ModelCard, OverloadedError
+from evctl.control.journal import FORMAT, Journal, JournalHeader, segments
+from evctl.control.measures import Measures
+from evctl.control.metrics import Snapshot
+from evctl.control.overrides import Overrides
+from evctl.control.settings import ControlSettings
+from evctl.control.statedir import ControlRecord, StateDirectory
+from evctl.control.status import Identification, StatusBoard
+from evctl.control.streams import Streams
+from evctl.control.writer import Writer
+from evctl.core.events import Event, FromNode, RequestArrived, RequestCancelled, RequestDone
+from evctl.core.sampling import FinishReason
+from evctl.core.status import ClusterStatus
+from evctl.policy.state import ClusterState, PolicyConfig, StepResult
+from evctl.wire.keys import load_keypair
+from evctl.wire.messages import Tokens
+
+IDLE_CHECK_S: Final = 5.0
+DRAIN_TIMEOUT_S: Final = 900.0
+DRAIN_POLL_S: Final = 0.05
+STOP_RETRY_S: Final = 5.0
+
+
+class ControlPlane:
+    """A frontdoor.FrontDoor over engines. Made, started and closed on one asyncio loop.
+
+    Raises EvctlError when the state directory is not usable or served by another.
+    """
+
+    def __init__(self, settings: ControlSettings) -> None:
+        self.settings = settings
+        self.directory = StateDirectory(settings.directory)
+        self.directory.lock()
+        self.kv_secret = self.directory.kv_secret()
+        self.allow_replay = settings.allow_replay
+        self.stopping = asyncio.Event()
+        """Set when somebody asked for the end of the cluster; whoever runs us closes us."""
+        self.clock = time.monotonic
+        self._earlier = self.directory.control_record()
+        self.epoch = 1 + max([self._earlier.epoch if self._earlier else 0, *segments_of(self)])
+        config = self._policy_config()
+        self.state = ClusterState(config)
+        self.events = EventLog(time.time)
+        self.measures = Measures(self.clock())
+        self.counters: Counter[str] = Counter()
+        self.streams = Streams(self.clock, self._give_up, self._progressed)
+        header = JournalHeader(FORMAT, self.epoch, 0, self.clock(), time.time(), config)
+        self.journal = Journal(self.directory.journal, header)
+        self.writer = Writer(self.state, self.clock, self.journal, self._carry_out)
+        self.writer.on_problem = lambda what: self.events.add("fail", what)
+        self.writer.observers += [self.measures.observe, self._observe]
+        self.hub = Hub(
+            settings,
+            self.directory,
+            load_keypair(self.directory.control_key),
+            self.epoch,
+            feed=self.writer.feed,
+            streams=self.streams,
+            clock=self.clock,
+        )
+        self.hub.on_crash = self._crashed
+        self._dispatcher = Dispatcher(
+            self.state, self.epoch, self.hub, self.streams, self.events, self.writer.feed
+        )
+        self.overrides = Overrides(self.writer, self.directory, self.clock, settings.cooldown_s)
+        self._board = StatusBoard(self.state, self.measures, self.hub, self.directory)
+        self._boot_id = secrets.token_hex(16)
+        self._gateway = ""
+        self._refusing = ""
+        self._draining = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Listen for engines. `publish` then tells the world where."""
+        self.endpoint = self.hub.start(self._earlier.control_endpoint if self._earlier else "")
+        self._tasks.append(asyncio.create_task(self._check_forever(), name="idle-check"))
+        self.events.add("info", f"control plane up, epoch {self.epoch}")
+
+    def publish(self, gateway: str) -> None:
+        """Write control.json. gateway: URL, "" without one."""
+        self._gateway = gateway
+        me = psutil.Process()
+        self.directory.write_control_record(
+            ControlRecord(
+                pid=os.getpid(),
+                start_time=me.create_time(),
+                boot_id=self._boot_id,
+                epoch=self.epoch,
+                control_endpoint=self.endpoint,
+                gateway=gateway,
+                admin=str(self.directory.admin_socket()),
+            )
+        )
+
+    def refuse(self, why: str) -> None:
+        """Take no new requests from now on."""
+        self._refusing = self._refusing or why
+
+    def end_streams(self) -> None:
+        """Take no new requests, and end open ones with an error, at their engines too."""
+        self.refuse("the control plane is stopping")
+        self.streams.fail_all("the control plane is stopping")
+        for request_id in list(self.state.requests):
+            self.writer.feed(RequestCancelled(request_id))
+
+    async def close(self) -> None:
+        """Everything of ours ends; engines go on."""
+        self.end_streams()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.hub.close()
+        self.writer.stop_ticks()
+        await asyncio.get_running_loop().run_in_executor(None, self.journal.close)
+        self.directory.unlock()
+
+    def request_stop(self, *, drain: bool) -> None:
+        """Have `stopping` set: now, or once nothing is in flight. Returns at once. Engines go
+        on; whoever started them ends them."""
+        self.refuse("the control plane is stopping")
+        if not drain:
+            self.stopping.set()
+        elif not self._draining:
+            self._draining = True
+            self._tasks.append(asyncio.create_task(self._drain_then_stop(), name="drain"))
+
+    # ------------------------------------------------------------ FrontDoor
+
+    def model(self) -> ModelCard | None:
+        """None until the first engine has joined. The context is what every node can hold, so
+        that no request is accepted that some node must refuse."""
+        identity = self.hub.doorkeeper.identity
+        if identity is None:
+            return None
+        card = identity.card
+        blocks = min((e.hello.l1_blocks for e in self.hub.engines.values()), default=None)
+        if blocks is None or blocks * card.block_tokens >= card.context_tokens:
+            return card
+        return msgspec.structs.replace(card, context_tokens=blocks * card.block_tokens)
+
+    def ready(self) -> str:
+        """Why requests cannot be served now; "" when they can."""
+        if self._refusing:
+            return self._refusing
+        if not any(node.alive for node in self.state.nodes.values()):
+            return "no engine is connected"
+        return ""
+
+    async def submit(self, request: InferenceRequest) -> AsyncGenerator[Tokens, None]:
+        """Run a request; the contract is in frontdoor.FrontDoor.submit."""
+        if self._refusing:
+            raise OverloadedError(self._refusing, STOP_RETRY_S)
+        stream = self.streams.open(request)
+        try:
+            self.writer.feed(_arrival(request))
+            while True:
+                message = await stream.read()
+                yield message
+                if message.finish is not None:
+                    return
+        finally:
+            if not stream.ended:
+                self.writer.feed(RequestCancelled(request.request_id))
+            self.streams.close(request.request_id)
+
+    def branch_signal(self, tenant: str, signal: BranchSignal, what: str) -> None:
+        """Counted; the directory of branches, which acts on it, comes later."""
+        del tenant, signal
+        self.counters[f"branch_signals_{what}"] += 1
+
+    # ------------------------------------------------------------ what others read
+
+    def status(self) -> ClusterStatus:
+        about = Identification(
+            cluster=self.settings.cluster,
+            model=self.settings.model,
+            epoch=self.epoch,
+            gateway=self._gateway,
+            admin=f"unix:{self.directory.admin_socket()}",
+        )
+        return self._board.status(about, self.events.sequence, self.clock())
+
+    def snapshot(self) -> Snapshot:
+        """For metrics."""
+        counters: Counter[str] = Counter(self.counters)
+        counters.update(self.hub.counters)
+        counters.update(self.streams.counters)
+        counters["steps"] = self.writer.steps
+        counters["facts_ignored"] = self.state.tallies.ignored
+        counters.update({f"wire_{k}": v for k, v in self.hub.wire_counters().items()})
+        return Snapshot(
+            status=self.status(),
+            cancelled=self.state.tallies.cancelled,
+            journal_bytes=self.journal.written_bytes,
+            counters=counters,
+            engines={name: engine.counters for name, engine in self.hub.engines.items()},
+        )
+
+    # ------------------------------------------------------------ inside
+
+    def _policy_config(self) -> PolicyConfig:
+        """The configured split, or the roles that an earlier life left."""
+        settings = self.settings
+        config = PolicyConfig(
+            nodes=settings.nodes,
+            split=settings.split,
+            max_queued=settings.max_queued,
+            node_late_after_s=settings.node_late_after_s,
+        )
+        held = self.directory.held_roles()
+        if held is None:
+            return config
+        return msgspec.structs.replace(
+            config,
+            roles=held.roles,
+            generation=held.generation,
+            mode=held.mode,
+            held_by=held.held_by,
+            hold_reason=held.hold_reason,
+        )
+
+    def _carry_out(self, effect: object) -> None:
+        self._dispatcher.carry_out(effect)  # type: ignore[arg-type]
+
+    def _observe(self, _: float, event: Event, result: StepResult) -> None:
+        del result
+        if isinstance(event, FromNode) and isinstance(event.fact, RequestDone):
+            if event.fact.reason == FinishReason.CANCELLED:
+                # Nobody here asked for it, or the stream would be closed already.
+                self.streams.fail(event.fact.request_id, "the engine was told to cancel it")
+            self.streams.done(event.fact.request_id)
+
+    def _crashed(self, error: BaseException) -> None:
+        """Whoever started us starts us again; engines wait for that."""
+        self.events.add("fail", f"EV-9003: the control plane ends itself: {error!r}")
+        self.stopping.set()
+
+    def _give_up(self, request_id: str) -> None:
+        self.writer.feed(RequestCancelled(request_id))
+
+    def _progressed(self, request_id: str, before: int, received: int) -> None:
+        self.measures.progressed(self.clock(), request_id, before, received)
+
+    async def _drain_then_stop(self) -> None:
+        deadline_s = self.clock() + DRAIN_TIMEOUT_S
+        while (self.state.requests or len(self.streams)) and self.clock() < deadline_s:
+            await asyncio.sleep(DRAIN_POLL_S)
+        self.stopping.set()
+
+    async def _check_forever(self) -> None:
+        while True:
+            await asyncio.sleep(IDLE_CHECK_S)
+            self.writer.idle_check()
+
+
+def segments_of(plane: ControlPlane) -> list[int]:
+    """Epochs that have a journal: none of them may be used again."""
+    return list(segments(plane.directory.journal))
+
+
+def _arrival(request: InferenceRequest) -> RequestArrived:
+    return RequestArrived(
+        request_id=request.request_id,
+        tenant=request.tenant,
+        branch=request.branch.branch if request.branch else "",
+        prompt_tokens=len(request.prompt),
+        max_output_tokens=request.sampling.max_tokens,
+        root_key=request.root_key,
+        block_keys=request.block_keys,
+    )

@@ -1,0 +1,106 @@
+"""The control plane as a process: its servers, its signals, its log, its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from evctl.control.admin import create_admin_app
+from evctl.control.frontdoor import FrontDoor
+from evctl.control.plane import ControlPlane
+from evctl.control.serving import HttpServer, listen_tcp, listen_unix, url_of
+from evctl.control.settings import ControlSettings
+from evctl.core.errors import EvctlError, ExitCode
+
+
+class GatewayPlan(msgspec.Struct, frozen=True):
+    """create: the gateway's ASGI app over a front door. strict: this port or none."""
+
+    create: Callable[[FrontDoor], Any]
+    host: str
+    port: int
+    strict: bool
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and the extras given."""
+
+    _plain = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time_s": round(record.created, 6),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update({k: v for k, v in record.__dict__.items() if k not in self._plain})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=repr)
+
+
+def run(make: Callable[[], tuple[ControlSettings, GatewayPlan | None]]) -> int:
+    """Serve until SIGTERM, SIGINT or a stop over the admin API; the process's exit code.
+
+    make: reads the configuration; what it raises is reported like any other failure.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    try:
+        settings, gateway = make()
+        asyncio.run(serve(settings, gateway))
+    except EvctlError as error:
+        logging.getLogger(__name__).error("%s", error, extra={"code": error.code})
+        sys.stderr.write(error.render() + "\n")
+        return error.exit_code
+    return int(ExitCode.DONE)
+
+
+async def serve(settings: ControlSettings, gateway: GatewayPlan | None) -> None:
+    """Run the control plane with its admin API and gateway until told to stop."""
+    plane = ControlPlane(settings)
+    earlier = plane.directory.control_record()
+    servers: list[HttpServer] = []
+    try:
+        plane.start()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, lambda: plane.request_stop(drain=False))
+        url = ""
+        if gateway is not None:
+            ports = _ports(gateway, earlier.gateway if earlier else "")
+            listener = listen_tcp(gateway.host, ports)
+            url = url_of(listener)
+            servers.append(HttpServer(gateway.create(plane), listener, "gateway"))
+        admin = listen_unix(plane.directory.admin_socket())
+        servers.append(HttpServer(create_admin_app(plane), admin, "admin"))
+        for server in servers:
+            await server.start()
+        plane.publish(url)
+        await plane.stopping.wait()
+    finally:
+        # First the streams, so that open answers end and the servers can.
+        plane.end_streams()
+        for server in servers:
+            await server.close()
+        await plane.close()
+        plane.directory.admin_socket().unlink(missing_ok=True)
+
+
+def _ports(gateway: GatewayPlan, earlier_url: str) -> list[int]:
+    """The configured port, else the one of an earlier life, else any."""
+    if gateway.strict:
+        return [gateway.port]
+    earlier = urlsplit(earlier_url).port if earlier_url else None
+    wanted = [gateway.port] if gateway.port else []
+    return list(dict.fromkeys([*wanted, *([earlier] if earlier else []), 0]))

@@ -1,0 +1,38 @@
+"""What the control plane of one cluster is given at its start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from evctl.core.errors import ConfigError
+
+
+class ControlSettings(msgspec.Struct, frozen=True):
+    """directory: the cluster's state directory. nodes: all names. The rest is as in the cluster's
+    configuration; cooldown_s: least time between two changes of the split.
+    """
+
+    directory: Path
+    cluster: str
+    nodes: tuple[str, ...]
+    split: str
+    model: str
+    block_tokens: int
+    allow_replay: bool = False
+    max_queued: int = 256
+    node_late_after_s: float = 2.0
+    node_lost_after_s: float = 8.0
+    cooldown_s: float = 120.0
+    listen_host: str = "127.0.0.1"
+
+
+def unusable_config(path: Path, why: str) -> ConfigError:
+    """EV-1302: the resolved configuration is missing or not what this version writes."""
+    return ConfigError(
+        what=f"cannot serve from {path}",
+        why=why,
+        next_step="make the cluster's state with: evctl up",
+        code="EV-1302",
+    )

@@ -1,0 +1,110 @@
+"""ClusterStatus, from the writer's state and what was measured."""
+
+from __future__ import annotations
+
+import msgspec
+
+from evctl.control.engines import Hub
+from evctl.control.measures import Measures, Window
+from evctl.control.statedir import StateDirectory
+from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus
+from evctl.policy.state import ClusterState, NodeRecord, Stage
+
+
+class Identification(msgspec.Struct, frozen=True):
+    """What does not change in a life of the control plane. gateway, admin: URLs."""
+
+    cluster: str
+    model: str
+    epoch: int
+    gateway: str
+    admin: str
+
+
+class StatusBoard:
+    """Reads everything, changes nothing."""
+
+    def __init__(
+        self, state: ClusterState, measures: Measures, hub: Hub, directory: StateDirectory
+    ) -> None:
+        self._state = state
+        self._measures = measures
+        self._hub = hub
+        self._directory = directory
+
+    def status(self, about: Identification, sequence: int, now_s: float) -> ClusterStatus:
+        state, measures = self._state, self._measures
+        counts = dict.fromkeys(Stage, 0)
+        for record in state.requests.values():
+            counts[record.stage] += 1
+        return ClusterStatus(
+            cluster=about.cluster,
+            gateway=about.gateway,
+            admin=about.admin,
+            model=about.model,
+            split=state.settled_split,
+            target_split=str(state.split),
+            mode=state.mode,
+            generation=state.generation,
+            epoch=about.epoch,
+            sequence=sequence,
+            in_flight=len(state.requests),
+            prefill=_queue(
+                counts[Stage.WAITING], counts[Stage.PREFILL], measures.prefill_wait, now_s
+            ),
+            decode=_queue(
+                counts[Stage.HANDOVER], counts[Stage.DECODE], measures.decode_wait, now_s
+            ),
+            ttft_p50_s=measures.ttft.percentile(now_s, 0.5),
+            ttft_p95_s=measures.ttft.percentile(now_s, 0.95),
+            requests_done=state.tallies.done,
+            requests_failed=state.tallies.failed,
+            requests_rejected=state.tallies.rejected,
+            throughput_rps=measures.throughput_rps(now_s),
+            nodes=tuple(self._node(node, now_s) for node in state.nodes.values()),
+            held_by=state.held_by,
+            hold_reason=state.hold_reason,
+        )
+
+    def _node(self, node: NodeRecord, now_s: float) -> NodeStatus:
+        state = self._state
+        records = state.requests_of(node)
+        prefilling = sum(r.stage is Stage.PREFILL and r.prefill_node == node.name for r in records)
+        decoding = sum(r.stage is Stage.DECODE and r.decode_node == node.name for r in records)
+        engine = self._hub.engines.get(node.name)
+        load = engine.load if engine else None
+        process = self._directory.node_process(node.name)
+        return NodeStatus(
+            name=node.name,
+            role=node.settled_role.value,
+            target_role=node.role.value,
+            state=_state_word(node),
+            boot_id=node.boot_id,
+            age_s=max(0.0, now_s - node.seen_s) if node.boot_id else 0.0,
+            queue=state.queued_on(node),
+            running=prefilling + decoding,
+            running_prefill=prefilling,
+            running_decode=decoding,
+            l1=_share(load.l1_used_blocks, load.l1_total_blocks) if load else 0.0,
+            l2=_share(load.l2_used_blocks, load.l2_total_blocks) if load else 0.0,
+            pid=process.pid if process else None,
+        )
+
+
+def _state_word(node: NodeRecord) -> str:
+    if not node.alive:
+        return "lost"
+    return "late" if node.late else "ok"
+
+
+def _share(used: int, total: int) -> float:
+    return used / total if total else 0.0
+
+
+def _queue(waiting: int, running: int, waits: Window, now_s: float) -> QueueStatus:
+    return QueueStatus(
+        waiting=waiting,
+        running=running,
+        wait_p50_s=waits.percentile(now_s, 0.5),
+        wait_p95_s=waits.percentile(now_s, 0.95),
+    )

@@ -1,0 +1,59 @@
+"""Recount what the state keeps counts of, and say what does not agree."""
+
+from __future__ import annotations
+
+from evctl.core.blocks import BlockKey
+from evctl.policy.cluster import ClusterState, RequestRecord, Stage
+
+
+def check(state: ClusterState) -> list[str]:
+    """Violations of what always holds between two steps; empty when all is well."""
+    problems: list[str] = []
+    for record in state.requests.values():
+        problems.extend(_check_request(state, record))
+    for node in state.nodes.values():
+        meant = {r.request_id for r in state.requests.values() if node.name in _at(r)}
+        if meant != set(node.requests):
+            odd = ", ".join(sorted(meant ^ set(node.requests)))
+            problems.append(f"{node.name}'s list and its requests differ in {odd}")
+        if node.late and not node.alive:
+            problems.append(f"{node.name} is late and lost")
+    waiting = sum(r.stage is Stage.WAITING for r in state.requests.values())
+    if waiting != state.waiting:
+        problems.append(f"{state.waiting} requests counted as waiting, {waiting} are")
+    tallies = state.tallies
+    ended = tallies.rejected + tallies.done + tallies.failed + tallies.cancelled
+    if tallies.arrived != ended + len(state.requests):
+        problems.append(
+            f"{tallies.arrived} requests arrived, {ended} ended, {len(state.requests)} are here"
+        )
+    alive = [node.name for node in state.nodes.values() if node.alive]
+    return problems + state.prefixes.check(_promises(state), alive)
+
+
+def _check_request(state: ClusterState, record: RequestRecord) -> list[str]:
+    problems = []
+    for name in _at(record):
+        node = state.nodes.get(name)
+        if node is None or not node.alive:
+            problems.append(f"request {record.request_id} is on {name}, which is not alive")
+    if not 0 <= record.remaining_tokens <= max(record.uncached_tokens, 0):
+        problems.append(f"request {record.request_id} has {record.remaining_tokens} tokens left")
+    if record.recalling and not record.awaits_prefill:
+        problems.append(f"request {record.request_id} is recalled and decodes")
+    return problems
+
+
+def _at(record: RequestRecord) -> tuple[str, ...]:
+    """Nodes that must list a request: its prefill node only until another one decodes it."""
+    return (record.decode_node,) if record.stage is Stage.DECODE else record.nodes
+
+
+def _promises(state: ClusterState) -> dict[str, dict[BlockKey, int]]:
+    promises: dict[str, dict[BlockKey, int]] = {}
+    for record in state.requests.values():
+        if record.awaits_prefill:
+            counts = promises.setdefault(record.prefill_node, {})
+            for key in record.keys:
+                counts[key] = counts.get(key, 0) + 1
+    return {node: counts for node, counts in promises.items() if counts}

@@ -1,0 +1,213 @@
+"""What the reducer knows: nodes, requests, roles. One mutable object, changed by step() only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from evctl.core.blocks import BlockKey
+from evctl.core.errors import UsageError
+from evctl.core.events import NodeReport
+from evctl.core.split import Phase, Role, Split, parse_split
+from evctl.policy.prefixes import PrefixIndex
+from evctl.policy.speed import PrefillSpeed, pooled_token_s
+
+
+class PolicyConfig(msgspec.Struct, frozen=True):
+    """What a replay must know besides the events.
+
+    nodes: all names, alive or not. split: roles by the order of `nodes`, prefill first;
+    `roles` (node -> P or D) rules where it names a node: an earlier life's last word, with its
+    generation and mode. prior_token_s: prefill time of a token before anything was measured.
+    """
+
+    nodes: tuple[str, ...]
+    split: str
+    max_queued: int = 256
+    node_late_after_s: float = 2.0
+    max_tries: int = 3
+    prior_token_s: float = 1e-3
+    roles: dict[str, str] = {}
+    generation: int = 0
+    mode: str = "advise"
+    held_by: str = ""
+    hold_reason: str = ""
+
+
+class Stage(StrEnum):
+    """Where a request stands. WAITING: sent to its prefill node and not begun."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    HANDOVER = "handover"
+    DECODE = "decode"
+
+
+class RequestRecord(msgspec.Struct):
+    """A request between arrival and end.
+
+    uncached_tokens: predicted at dispatch, then as the engine says. remaining_tokens: of those,
+    not computed yet. tried: nodes that refused it. recalling: a Recall is under way.
+    """
+
+    request_id: str
+    tenant: str
+    prompt_tokens: int
+    max_output_tokens: int
+    keys: tuple[BlockKey, ...]
+    arrived_s: float
+    prefill_node: str = ""
+    decode_node: str = ""
+    stage: Stage = Stage.WAITING
+    uncached_tokens: int = 0
+    remaining_tokens: int = 0
+    recalling: bool = False
+    tried: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that may know of it, once each."""
+        same = self.prefill_node == self.decode_node
+        return (self.prefill_node,) if same else (self.prefill_node, self.decode_node)
+
+    @property
+    def awaits_prefill(self) -> bool:
+        return self.stage in (Stage.WAITING, Stage.PREFILL)
+
+
+class NodeRecord(msgspec.Struct):
+    """A node of the cluster, alive or not.
+
+    role: what the router sends it. settled_role: the last role whose work it has finished;
+    they differ while a change is under way. requests: those that it prefills or will decode
+    or decodes (an ordered set). seen_s: time of its last sign of life.
+    """
+
+    name: str
+    role: Role
+    settled_role: Role
+    alive: bool = False
+    late: bool = False
+    boot_id: str = ""
+    l1_blocks: int = 0
+    block_tokens: int = 1
+    max_running: int = 0
+    seen_s: float = 0.0
+    report: NodeReport | None = None
+    speed: PrefillSpeed = msgspec.field(default_factory=PrefillSpeed)
+    requests: dict[str, None] = msgspec.field(default_factory=dict)
+
+
+class Tallies(msgspec.Struct):
+    """Counts since the start; arrived = rejected + done + failed + cancelled + in flight."""
+
+    arrived: int = 0
+    rejected: int = 0
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    ignored: int = 0
+    """Facts about requests, or lives of nodes, that are not known (any more)."""
+
+
+class ClusterState:
+    """Everything that decisions depend on. Owned by one caller, who passes it to step()."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        """Raises UsageError when the split is not one of that many nodes."""
+        self.config = config
+        self.generation = config.generation
+        self.mode = config.mode
+        self.held_by = config.held_by
+        self.hold_reason = config.hold_reason
+        self.nodes: dict[str, NodeRecord] = {}
+        for name, role in initial_roles(config).items():
+            self.nodes[name] = NodeRecord(name, role, role)
+        self.requests: dict[str, RequestRecord] = {}
+        self.prefixes = PrefixIndex()
+        self.tallies = Tallies()
+        self.waiting = 0
+        """Requests in stage WAITING; check() recounts it."""
+        self.uncovered: tuple[Phase, ...] | None = None
+        """Phases that no alive node has as its role, so that others serve them. None until the
+        cluster was whole once."""
+
+    @property
+    def split(self) -> Split:
+        """As the router sends, nodes that are lost included."""
+        return Split(*_counts(node.role for node in self.nodes.values()))
+
+    @property
+    def settled_split(self) -> str:
+        """As the work on the nodes still is. Not a Split: while several nodes change at once it
+        may pass through a count of zero."""
+        prefill, decode = _counts(node.settled_role for node in self.nodes.values())
+        return f"{prefill}P{decode}D"
+
+    def requests_of(self, node: NodeRecord) -> list[RequestRecord]:
+        """In the order they came to the node."""
+        return [self.requests[request_id] for request_id in node.requests]
+
+    def prefills_of(self, node: NodeRecord) -> list[RequestRecord]:
+        """Requests whose prompt it still has to compute, running ones included."""
+        return [
+            r for r in self.requests_of(node) if r.prefill_node == node.name and r.awaits_prefill
+        ]
+
+    def decodes_of(self, node: NodeRecord) -> list[RequestRecord]:
+        """Requests that it decodes, or will."""
+        return [r for r in self.requests_of(node) if r.decode_node == node.name]
+
+    def running_on(self, node: NodeRecord) -> int:
+        """Requests that have begun and are there now: what a change of role must wait for."""
+        return sum(_is_running(r, node.name) for r in self.requests_of(node))
+
+    def queued_on(self, node: NodeRecord) -> int:
+        """Requests that have not begun there, in either phase."""
+        return len(node.requests) - self.running_on(node)
+
+    def token_s(self, node: NodeRecord) -> float:
+        """Seconds of prefill for an uncached token on that node."""
+        prior = self.config.prior_token_s
+        if node.speed.tokens:
+            return node.speed.token_s(prior)
+        return pooled_token_s([n.speed for n in self.nodes.values()], prior)
+
+
+def _is_running(record: RequestRecord, node: str) -> bool:
+    if record.stage is Stage.DECODE:
+        return record.decode_node == node
+    return record.stage is not Stage.WAITING and record.prefill_node == node
+
+
+def _counts(roles: Iterable[Role]) -> tuple[int, int]:
+    listed = list(roles)
+    prefill = listed.count(Role.PREFILL)
+    return prefill, len(listed) - prefill
+
+
+def initial_roles(config: PolicyConfig) -> dict[str, Role]:
+    """node -> role. Raises UsageError (EV-1103) when split and number of nodes differ."""
+    split = parse_split(config.split)
+    fit_split(split, len(config.nodes))
+    ordered = {
+        name: Role.PREFILL if index < split.prefill_nodes else Role.DECODE
+        for index, name in enumerate(config.nodes)
+    }
+    kept = {n: Role(r) for n, r in config.roles.items() if n in ordered}
+    both = set(kept.values()) == set(Role) and len(kept) == len(ordered)
+    return {name: kept[name] for name in ordered} if both else ordered
+
+
+def fit_split(split: Split, nodes: int) -> None:
+    """Raises UsageError (EV-1103) unless the split has exactly that many nodes."""
+    if split.nodes == nodes:
+        return
+    raise UsageError(
+        what=f"split {split} does not fit this cluster",
+        why=f"it is for {split.nodes} nodes, the cluster has {nodes}",
+        next_step=f"choose prefill and decode nodes that add up to {nodes}",
+        code="EV-1103",
+    )

@@ -1,0 +1,103 @@
+"""Nodes: joining, reporting, falling silent, getting lost."""
+
+from __future__ import annotations
+
+from evctl.core.effects import SetRole
+from evctl.core.events import NodeJoined, NodeLost, NodeReport, Tick
+from evctl.core.split import Role
+from evctl.policy.cluster import ClusterState, NodeRecord, Stage
+from evctl.policy.router import is_late, late_at_s
+from evctl.policy.turn import Turn
+
+
+def on_joined(turn: Turn, event: NodeJoined) -> None:
+    """A node said Hello. Whatever it was before has ended: with another boot_id its KV is gone,
+    with the same one messages were lost, so that what we know of it cannot be trusted."""
+    state = turn.state
+    node = state.nodes.get(event.node)
+    if node is None:
+        node = state.nodes[event.node] = _newcomer(state, event.node)
+        turn.do(SetRole(node.name, node.role.value, state.generation))
+    if node.alive:
+        again = "it restarted" if node.boot_id != event.boot_id else "its connection broke"
+        _lose(turn, node, again)
+    node.alive, node.late = True, False
+    node.boot_id = event.boot_id
+    node.l1_blocks = event.l1_blocks
+    node.block_tokens = event.block_tokens
+    node.max_running = event.max_running
+    node.seen_s = turn.now_s
+    node.report = None
+    node.settled_role = node.role
+    turn.notice("info", f"joined as {node.role}", node.name)
+
+
+def on_report(turn: Turn, event: NodeReport) -> None:
+    """A heartbeat of the present life."""
+    node = turn.state.nodes.get(event.node)
+    if node is None or not is_present(node, event.boot_id):
+        turn.state.tallies.ignored += 1
+        return
+    node.report = event
+    heard(turn, node)
+
+
+def on_lost(turn: Turn, event: NodeLost) -> None:
+    """A life ended; a report of one that ended before changes nothing."""
+    node = turn.state.nodes.get(event.node)
+    if node is None or not is_present(node, event.boot_id):
+        turn.state.tallies.ignored += 1
+        return
+    _lose(turn, node, event.reason)
+
+
+def on_tick(turn: Turn, _: Tick) -> None:
+    """Nodes become late by silence alone."""
+    for node in turn.state.nodes.values():
+        if node.alive and not node.late and is_late(turn.state, node, turn.now_s):
+            node.late = True
+            turn.notice("warn", "late: no report for a while, no new work goes there", node.name)
+
+
+def heard(turn: Turn, node: NodeRecord) -> None:
+    """A sign of life."""
+    node.seen_s = turn.now_s
+    if node.late:
+        node.late = False
+        turn.notice("info", "reports again", node.name)
+
+
+def is_present(node: NodeRecord, boot_id: str) -> bool:
+    """Whether that life of the node is the present one."""
+    return node.alive and node.boot_id == boot_id
+
+
+def next_tick_s(state: ClusterState) -> float | None:
+    """When the next node may become late; None while none can."""
+    nodes = (node for node in state.nodes.values() if node.alive and not node.late)
+    return min((late_at_s(state, node) for node in nodes), default=None)
+
+
+def _lose(turn: Turn, node: NodeRecord, reason: str) -> None:
+    """End the requests that the node owns; those that it only was to decode stay where they
+    are prefilled, as their engine does too once it hears that its peer is gone."""
+    state = turn.state
+    node.alive = node.late = False
+    node.report = None
+    failed = 0
+    for record in state.requests_of(node):
+        owner = record.decode_node if record.stage is Stage.DECODE else record.prefill_node
+        if owner != node.name:
+            turn.decode_in_place(record)
+            continue
+        failed += 1
+        turn.fail(record, f"node {node.name} was lost: {reason}")
+    state.prefixes.forget(node.name)
+    turn.notice("fail", f"lost: {reason}; {failed} requests failed", node.name)
+
+
+def _newcomer(state: ClusterState, name: str) -> NodeRecord:
+    """A node that the configuration did not name joins the smaller side."""
+    split = state.split
+    role = Role.PREFILL if split.prefill_nodes < split.decode_nodes else Role.DECODE
+    return NodeRecord(name, role, role)

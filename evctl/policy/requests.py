@@ -1,0 +1,158 @@
+"""Requests: arrival, refusal, progress, end."""
+
+from __future__ import annotations
+
+from evctl.core.effects import Cancel, Reject
+from evctl.core.events import (
+    DispatchFailed,
+    FirstToken,
+    IterationSample,
+    PrefillStarted,
+    RequestArrived,
+    RequestCancelled,
+    RequestDone,
+    TransferDone,
+    TransferFailed,
+)
+from evctl.core.sampling import FinishReason
+from evctl.policy.cluster import NodeRecord, RequestRecord, Stage
+from evctl.policy.prefixes import split_keys
+from evctl.policy.router import retry_after_s
+from evctl.policy.turn import Turn
+
+
+def on_arrived(turn: Turn, event: RequestArrived) -> None:
+    """Turn a request away, or send it to the node that will answer first."""
+    state = turn.state
+    if event.request_id in state.requests:
+        turn.notice("warn", "a request id in use arrived again", request_id=event.request_id)
+        return
+    state.tallies.arrived += 1
+    if state.waiting >= state.config.max_queued:
+        _reject(turn, event.request_id, f"{state.waiting} requests are waiting")
+        return
+    record = RequestRecord(
+        request_id=event.request_id,
+        tenant=event.tenant,
+        prompt_tokens=event.prompt_tokens,
+        max_output_tokens=event.max_output_tokens,
+        keys=split_keys(event.block_keys),
+        arrived_s=turn.now_s,
+    )
+    if not turn.place(record, "arrived"):
+        _reject(turn, event.request_id, "no node is alive")
+        return
+    state.requests[record.request_id] = record
+
+
+def on_cancelled(turn: Turn, event: RequestCancelled) -> None:
+    """The client left: nothing of the request may go on anywhere."""
+    record = turn.state.requests.get(event.request_id)
+    if record is None:
+        return
+    nodes = record.nodes
+    turn.end(record)
+    turn.state.tallies.cancelled += 1
+    turn.do(Cancel(record.request_id, nodes))
+
+
+def on_dispatch_failed(turn: Turn, event: DispatchFailed) -> None:
+    """A node refused a request: another may take it, a bounded number of times."""
+    record = turn.state.requests.get(event.request_id)
+    if record is None or record.prefill_node != event.node or record.stage is not Stage.WAITING:
+        turn.state.tallies.ignored += 1
+        return
+    record.tried = (*record.tried, event.node)
+    turn.unplace(record)
+    again = event.retry and len(record.tried) < turn.state.config.max_tries
+    if again and turn.place(record, f"refused by {event.node}"):
+        return
+    turn.fail(record, f"{event.node} refused it ({event.code}): {event.reason}")
+
+
+def on_prefill_started(turn: Turn, node: NodeRecord, fact: PrefillStarted) -> None:
+    """A prefill that starts again on the decode node (preempted there) changes nothing here."""
+    record = known(turn, node, fact.request_id)
+    if record is None or not record.awaits_prefill or record.prefill_node != node.name:
+        return
+    record.uncached_tokens = record.remaining_tokens = fact.uncached_tokens
+    turn.set_stage(record, Stage.PREFILL)
+
+
+def on_first_token(turn: Turn, node: NodeRecord, fact: FirstToken) -> None:
+    """The prompt is computed; from here on only the decode node can be waited for."""
+    record = known(turn, node, fact.request_id)
+    if record is None or not record.awaits_prefill:
+        return
+    here = record.decode_node == record.prefill_node
+    turn.set_stage(record, Stage.DECODE if here else Stage.HANDOVER)
+
+
+def on_transfer_done(turn: Turn, node: NodeRecord, fact: TransferDone) -> None:
+    """The destination owns the request now. One that was lost meanwhile took it along."""
+    record = known(turn, node, fact.request_id)
+    if record is None or record.prefill_node != node.name:
+        return
+    if record.decode_node != fact.destination:
+        turn.fail(record, f"its decode node {fact.destination} was lost")
+        return
+    turn.set_stage(record, Stage.DECODE)
+
+
+def on_transfer_failed(turn: Turn, node: NodeRecord, fact: TransferFailed) -> None:
+    """The engine decodes where it prefilled."""
+    record = known(turn, node, fact.request_id)
+    if record is None or record.prefill_node != node.name or record.stage is Stage.DECODE:
+        return
+    expected = record.decode_node == record.prefill_node
+    turn.decode_in_place(record)
+    if record.stage is Stage.HANDOVER:
+        turn.set_stage(record, Stage.DECODE)
+    if expected:  # its decode node was lost, and that was told already
+        return
+    what = f"hand-over to {fact.destination} failed: {fact.reason}; decoding in place"
+    turn.notice("warn", what, node.name, fact.request_id)
+
+
+def on_done(turn: Turn, node: NodeRecord, fact: RequestDone) -> None:
+    """The engine that owned the request ended it."""
+    record = known(turn, node, fact.request_id)
+    if record is None:
+        return
+    turn.end(record)
+    tallies = turn.state.tallies
+    if fact.reason == FinishReason.ERROR:
+        tallies.failed += 1
+        turn.notice("warn", f"ended in an error: {fact.detail}", node.name, fact.request_id)
+    elif fact.reason == FinishReason.CANCELLED:
+        tallies.cancelled += 1
+    else:
+        tallies.done += 1
+
+
+def on_sample(turn: Turn, node: NodeRecord, fact: IterationSample) -> None:
+    """Learn the node's speed; running prefills advance in the order they began, as engines
+    compute them."""
+    node.speed.observe(fact)
+    left = fact.prefill_tokens
+    for record in turn.state.prefills_of(node):
+        if left <= 0:
+            return
+        if record.stage is Stage.PREFILL:
+            taken = min(left, record.remaining_tokens)
+            record.remaining_tokens -= taken
+            left -= taken
+
+
+def known(turn: Turn, node: NodeRecord, request_id: str) -> RequestRecord | None:
+    """The request, if it is under way and this node has to do with it."""
+    record = turn.state.requests.get(request_id)
+    if record is None or node.name not in record.nodes:
+        turn.state.tallies.ignored += 1
+        return None
+    return record
+
+
+def _reject(turn: Turn, request_id: str, reason: str) -> None:
+    turn.state.tallies.rejected += 1
+    turn.do(Reject(request_id, reason, retry_after_s(turn.state, turn.now_s)))

@@ -1,0 +1,135 @@
+"""One call of step(): what it wants done, and the moves of a request that keep counts right."""
+
+from __future__ import annotations
+
+import msgspec
+
+from evctl.core.effects import AnyEffect, Cancel, Dispatch, Explanation, Fail, Notice
+from evctl.core.split import Phase
+from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
+from evctl.policy.router import choose
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """effects: in the order to carry them out. next_tick_s: when a Tick matters at the latest,
+    None while nothing waits for time."""
+
+    effects: tuple[AnyEffect, ...]
+    explanations: tuple[Explanation, ...]
+    next_tick_s: float | None
+
+
+class Turn:
+    """The state with what this step collects. Handlers change requests through it only."""
+
+    def __init__(self, state: ClusterState, now_s: float) -> None:
+        self.state = state
+        self.now_s = now_s
+        self.effects: list[AnyEffect] = []
+        self.explanations: list[Explanation] = []
+
+    def do(self, effect: AnyEffect) -> None:
+        self.effects.append(effect)
+
+    def notice(self, level: str, what: str, node: str = "", request_id: str = "") -> None:
+        self.do(Notice(level, what, node, request_id))
+
+    # ------------------------------------------------------------ a request's places
+
+    def place(self, record: RequestRecord, decision: str) -> bool:
+        """Choose nodes for a request that has none, and send it. False if no node takes it."""
+        choice = choose(self.state, record, self.now_s)
+        if choice is None:
+            return False
+        record.prefill_node, record.decode_node = choice.prefill_node, choice.decode_node
+        record.uncached_tokens = record.remaining_tokens = choice.uncached_tokens
+        self._enter(record)
+        self.explanations.append(choice.explain(record.request_id, decision))
+        self.do(Dispatch(record.request_id, record.prefill_node, record.decode_node))
+        return True
+
+    def unplace(self, record: RequestRecord) -> None:
+        """The request is on no node (any more)."""
+        self.set_stage(record, Stage.DECODE)
+        for name in record.nodes:
+            self.state.nodes[name].requests.pop(record.request_id, None)
+        record.recalling = False
+
+    def set_stage(self, record: RequestRecord, stage: Stage) -> None:
+        """Move a request on. What it promised is computed, or never will be, once it leaves
+        prefill; its prefill node knows it no more once another node decodes it."""
+        state, before = self.state, record.stage
+        if before is stage:
+            return
+        record.stage = stage
+        state.waiting -= before is Stage.WAITING
+        if before in (Stage.WAITING, Stage.PREFILL) and not record.awaits_prefill:
+            record.remaining_tokens = 0
+            state.prefixes.release(record.prefill_node, record.keys)
+        if stage is Stage.DECODE and record.prefill_node != record.decode_node:
+            self.prefill_of(record).requests.pop(record.request_id, None)
+
+    def decode_in_place(self, record: RequestRecord) -> None:
+        """The decode node will not get it: it stays where it is prefilled."""
+        if record.decode_node != record.prefill_node:
+            self.state.nodes[record.decode_node].requests.pop(record.request_id, None)
+            record.decode_node = record.prefill_node
+
+    def end(self, record: RequestRecord) -> None:
+        """The request is over, however it ended; the caller counts how."""
+        self.unplace(record)
+        del self.state.requests[record.request_id]
+
+    def fail(self, record: RequestRecord, reason: str, *, cancel: bool = True) -> None:
+        """End a request with an error; cancel: stop what its nodes may still do for it."""
+        nodes = record.nodes
+        self.end(record)
+        self.state.tallies.failed += 1
+        self.do(Fail(record.request_id, reason))
+        if cancel:
+            self.do(Cancel(record.request_id, nodes))
+
+    def prefill_of(self, record: RequestRecord) -> NodeRecord:
+        return self.state.nodes[record.prefill_node]
+
+    # ------------------------------------------------------------ after every event
+
+    def settle(self) -> None:
+        """Announce nodes whose old work has ended, and phases that lost or regained a node."""
+        for node in self.state.nodes.values():
+            if node.settled_role is not node.role and not self._old_work(node):
+                node.settled_role = node.role
+                if node.alive:
+                    self.notice("info", f"settled as {node.role}", node.name)
+        self._watch_phases()
+
+    def _old_work(self, node: NodeRecord) -> bool:
+        if not node.alive:
+            return False
+        if node.settled_role.phase is Phase.PREFILL:
+            return bool(self.state.prefills_of(node))
+        return bool(self.state.decodes_of(node))
+
+    def _watch_phases(self) -> None:
+        state = self.state
+        covered = {node.role.phase for node in state.nodes.values() if node.alive}
+        uncovered = tuple(phase for phase in Phase if covered and phase not in covered)
+        if state.uncovered is None:
+            state.uncovered = () if len(covered) == len(Phase) else None
+            return
+        for phase in Phase:
+            name = "prefill" if phase is Phase.PREFILL else "decode"
+            if phase in uncovered and phase not in state.uncovered:
+                what = f"no node is left for {name}: the others serve both phases"
+                self.notice("warn", what)
+            elif phase in state.uncovered and phase in covered:
+                self.notice("info", f"a node serves {name} again")
+        state.uncovered = uncovered
+
+    def _enter(self, record: RequestRecord) -> None:
+        state = self.state
+        record.stage = Stage.WAITING
+        state.waiting += 1
+        for name in record.nodes:
+            state.nodes[name].requests[record.request_id] = None
+        state.prefixes.promise(record.prefill_node, record.keys)

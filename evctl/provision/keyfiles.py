@@ -1,0 +1,29 @@
+"""CURVE key files as the wire reads them: one line of z85, the secret half; `.pub` the public."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from evctl.provision.files import create_private, write_private
+
+
+def ensure_keys(path: Path) -> None:
+    """Make a pair unless there is one, and write the public half beside it."""
+    import zmq
+
+    if not path.exists():
+        _, secret = zmq.curve_keypair()
+        create_private(path, secret + b"\n")
+    public = zmq.curve_public(path.read_bytes().strip())
+    public_path = path.with_suffix(".pub")
+    if not public_path.exists() or public_path.read_bytes().strip() != public:
+        write_private(public_path, public + b"\n")
+
+
+def has_keys(path: Path) -> bool:
+    return path.exists() and path.with_suffix(".pub").exists()
+
+
+def public_key(path: Path) -> str:
+    """z85 text of the public half."""
+    return path.with_suffix(".pub").read_text(encoding="ascii").strip()

@@ -1,0 +1,277 @@
+"""The local driver: all processes of a cluster on this machine, detached, in one directory."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from evctl.config.paths import CLUSTER_FILE, cluster_dir, clusters_root
+from evctl.core.errors import EvctlError
+from evctl.provision import keyfiles, logs
+from evctl.provision.driver import CONTROL, LogReader, Observed, Say, Unit, UnitState
+from evctl.provision.engine_config import control_config, difference, engine_config
+from evctl.provision.files import create_private, exclusive, read_json, write_private
+from evctl.provision.model_fetch import fetch_model
+from evctl.provision.processes import ProcessRecord, Started, end, find, is_same, start_detached
+
+if TYPE_CHECKING:  # the schema costs 60 ms, and only `up` reads it
+    from evctl.config.cluster import ClusterConfig
+
+CONTROL_START_TIMEOUT_S: Final = 60.0
+POLL_S: Final = 0.05
+FAILED_LOG_LINES: Final = 5
+SECRET_BYTES: Final = 32
+
+
+class Programs(msgspec.Struct, frozen=True):
+    """What is started, before the options that say where things are."""
+
+    control: Sequence[str] = (sys.executable, "-m", "evctl.serve")
+    engine: Sequence[str] = (sys.executable, "-m", "evengine")
+    models: Sequence[str] = (sys.executable, "-m", "evengine.models")
+
+
+class LocalDriver:
+    """A ClusterDriver; `name` is the cluster's."""
+
+    def __init__(self, name: str, programs: Programs | None = None) -> None:
+        self._name = name
+        self._programs = programs or Programs()
+        self.directory = cluster_dir(name)
+        self._nodes = self.directory / "nodes"
+        self._keys = self.directory / "keys"
+        self._logs = self.directory / "logs"
+        self._started: dict[str, Started] = {}
+
+    # ------------------------------------------------------------------ what there is
+
+    def observe(self, config: ClusterConfig) -> Observed:
+        names = dict.fromkeys([*config.node_names, *self._recorded_nodes()])
+        return Observed(
+            missing=tuple(self._missing(config)),
+            model_ready=self._model_directory(config) is not None,
+            control=self._observe_control(config),
+            nodes={name: self._observe_node(config, name) for name in names},
+        )
+
+    def units(self) -> list[Unit]:
+        nodes = self._recorded_nodes()
+        return [self._unit(name) for name in (CONTROL, *nodes)]
+
+    def is_running(self, unit: str) -> bool:
+        started = self._started.get(unit)
+        if started is not None:
+            started.handle.poll()  # collects the end of our own children
+        return self._unit(unit).state is UnitState.RUNNING
+
+    def admin_socket(self) -> Path | None:
+        record = read_json(self.directory / "control.json")
+        return Path(str(record["admin"])) if record and record.get("admin") else None
+
+    def open_log(self, unit: str) -> LogReader:
+        return logs.FileLog(self._logs / f"{unit}.jsonl")
+
+    def last_words(self, unit: str) -> str:
+        return "\n".join(self.open_log(unit).tail(FAILED_LOG_LINES))
+
+    # ------------------------------------------------------------------ what is done
+
+    def locked(self, purpose: str) -> AbstractContextManager[None]:
+        return exclusive(clusters_root() / f".{self._name}.lock", self._name, purpose)
+
+    def prepare(self, config: ClusterConfig) -> None:
+        for folder in self._folders():
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.chmod(0o700)
+        create_private(self.directory / "kv.secret", secrets.token_bytes(SECRET_BYTES))
+        for path in self._key_files(config):
+            keyfiles.ensure_keys(path)
+        content = config.model_dump_json(indent=2).encode() + b"\n"
+        write_private(self.directory / CLUSTER_FILE, content)
+
+    def fetch_model(self, config: ClusterConfig, say: Say) -> None:
+        directory = fetch_model(self._programs.models, config.model, say)
+        record = {"name": config.model, "directory": directory}
+        write_private(self.directory / "model.json", msgspec.json.encode(record))
+
+    def start_control(self, config: ClusterConfig) -> int:
+        command = [*self._programs.control, "--cluster-dir", str(self.directory)]
+        started = self._start(CONTROL, command, mark=str(self.directory))
+        launch = {**_told(started.record), "config": control_config(config)}
+        write_private(self.directory / "control.launch.json", msgspec.json.encode(launch))
+        self.await_control()
+        return started.record.pid
+
+    def await_control(self) -> None:
+        record = self._running_record(CONTROL)
+        deadline = time.monotonic() + CONTROL_START_TIMEOUT_S
+        while record is None or not self._listens(record):
+            if record is None or not self.is_running(CONTROL):
+                raise self._did_not_start(CONTROL, "its process ended")
+            if time.monotonic() > deadline:
+                raise self._did_not_start(
+                    CONTROL, f"it did not listen within {CONTROL_START_TIMEOUT_S:g} s"
+                )
+            time.sleep(POLL_S)
+
+    def start_node(self, config: ClusterConfig, node: str) -> int:
+        wanted = self._engine_config(config, node)
+        if wanted is None:
+            raise self._did_not_start(node, "the control plane's address or the model is unknown")
+        path = self._nodes / f"{node}.config.json"
+        write_private(path, msgspec.json.format(msgspec.json.encode(wanted), indent=2))
+        command = [*self._programs.engine, "--config", str(path)]
+        started = self._start(node, command, mark=str(path))
+        record = {**_told(started.record), "config": str(path)}
+        write_private(self._nodes / f"{node}.json", msgspec.json.encode(record))
+        return started.record.pid
+
+    def stop(self, unit: str, timeout_s: float) -> bool:
+        record = self._running_record(unit)
+        ended = record is not None and end(record, timeout_s)
+        started = self._started.pop(unit, None)
+        if started is not None:
+            started.handle.poll()
+        return ended
+
+    def purge(self) -> None:
+        if self.directory.exists():
+            shutil.rmtree(self.directory)
+
+    # ------------------------------------------------------------------ parts
+
+    def _folders(self) -> tuple[Path, ...]:
+        journal = self.directory / "journal"
+        return self.directory, self._nodes, self._keys, self._logs, journal
+
+    def _key_files(self, config: ClusterConfig) -> list[Path]:
+        nodes = [self._keys / f"{name}.key" for name in config.node_names]
+        return [self.directory / "control.key", *nodes]
+
+    def _missing(self, config: ClusterConfig) -> list[str]:
+        if not self.directory.is_dir():
+            return ["state directory", "keys", "config"]
+        missing = [str(f.relative_to(self.directory)) for f in self._folders() if not f.is_dir()]
+        if not (self.directory / "kv.secret").is_file():
+            missing.append("kv.secret")
+        for path in self._key_files(config):
+            if not keyfiles.has_keys(path):
+                missing.append(f"key of {path.stem}")
+        resolved = read_json(self.directory / CLUSTER_FILE)
+        wanted = config.model_dump(mode="json")
+        if resolved is None:
+            missing.append("config")
+        elif resolved != wanted:
+            missing.append(f"config ({difference(resolved, wanted)})")
+        return missing
+
+    def _recorded_nodes(self) -> list[str]:
+        found = [path.stem for path in self._nodes.glob("*.json") if "." not in path.stem]
+        return sorted(found, key=lambda name: (len(name), name))
+
+    def _model_directory(self, config: ClusterConfig) -> str | None:
+        record = read_json(self.directory / "model.json")
+        if record is None or record.get("name") != config.model:
+            return None
+        directory = Path(str(record.get("directory")))
+        return str(directory) if (directory / "config.json").is_file() else None
+
+    def _unit(self, name: str) -> Unit:
+        records = self._records(name)
+        for record in records:
+            if find(record) is not None:
+                return Unit(name, UnitState.RUNNING, record.pid)
+        if records:
+            return Unit(name, UnitState.ENDED, records[0].pid)
+        return Unit(name, UnitState.ABSENT)
+
+    def _running_record(self, name: str) -> ProcessRecord | None:
+        return next((r for r in self._records(name) if find(r) is not None), None)
+
+    def _records(self, name: str) -> list[ProcessRecord]:
+        """Who a unit may be. The control plane also says so itself, however it was started."""
+        if name == CONTROL:
+            paths = [self.directory / "control.launch.json", self.directory / "control.json"]
+            mark = str(self.directory)
+        else:
+            paths = [self._nodes / f"{name}.json"]
+            mark = str(self._nodes / f"{name}.config.json")
+        found = [read_json(path) for path in paths]
+        return [_record(one, mark) for one in found if one and "pid" in one]
+
+    def _observe_control(self, config: ClusterConfig) -> Unit:
+        unit = self._unit(CONTROL)
+        launch = read_json(self.directory / "control.launch.json") or {}
+        drift = difference(launch.get("config"), control_config(config))
+        return msgspec.structs.replace(unit, drift=drift)
+
+    def _observe_node(self, config: ClusterConfig, name: str) -> Unit:
+        unit = self._unit(name)
+        if name not in config.node_names:
+            return unit
+        wanted = self._engine_config(config, name)
+        running_with = read_json(self._nodes / f"{name}.config.json")
+        drift = "" if wanted is None else difference(running_with, wanted)
+        return msgspec.structs.replace(unit, drift=drift)
+
+    def _engine_config(self, config: ClusterConfig, node: str) -> dict[str, Any] | None:
+        """None while the control plane's address or the model are not known yet."""
+        control = read_json(self.directory / "control.json")
+        model = self._model_directory(config)
+        key = self.directory / "control.key"
+        if control is None or model is None or not keyfiles.has_keys(key):
+            return None
+        return engine_config(
+            config,
+            node,
+            control_endpoint=str(control["control_endpoint"]),
+            control_public_key=keyfiles.public_key(key),
+            keypair=self._keys / f"{node}.key",
+            model=model,
+        )
+
+    def _start(self, unit: str, command: list[str], mark: str) -> Started:
+        log = self._logs / f"{unit}.jsonl"
+        logs.rotate(log)
+        try:
+            started = start_detached(
+                command, log, self.directory, mark, extra_env={"OMP_NUM_THREADS": "1"}
+            )
+        except OSError as error:
+            raise self._did_not_start(unit, f"{command[0]}: {error.strerror}") from error
+        self._started[unit] = started
+        return started
+
+    def _listens(self, record: ProcessRecord) -> bool:
+        """Whether control.json is of this process, which writes it once it listens."""
+        said = read_json(self.directory / "control.json")
+        return said is not None and is_same(record, _record(said, record.mark))
+
+    def _did_not_start(self, unit: str, why: str) -> EvctlError:
+        words = self.last_words(unit)
+        return EvctlError(
+            what=f"{unit} did not start",
+            why=why + (f"; its last words:\n{_indented(words)}" if words else ""),
+            next_step=f"evctl logs {unit} --tail 50, then evctl up again",
+            code="EV-1711",
+        )
+
+
+def _told(record: ProcessRecord) -> dict[str, Any]:
+    return {"pid": record.pid, "start_time": record.start_time}
+
+
+def _record(said: dict[str, Any], mark: str) -> ProcessRecord:
+    return ProcessRecord(int(said["pid"]), float(said.get("start_time", 0.0)), mark)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,0 +1,165 @@
+"""The commands on a real cluster: three engines and a control plane on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import ROOT
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+FILE = """\
+name: sys
+nodes: 3
+split: 2P1D
+model: random-4l256
+l1_tokens: 4096
+gateway: {port: 0}
+"""
+
+
+class Shell:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "sys.yaml"
+        self.file.write_text(FILE)
+        path = [str(ROOT), str(ROOT / "engine"), str(ROOT / "kernels")]
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")]),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_CONFIG_HOME": str(folder / "config"),
+        }
+
+    def __call__(self, command: str, code: int = 0) -> str:
+        result = subprocess.run(
+            [sys.executable, "-m", "evctl.cli", *command.split()],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert result.returncode == code, f"{command}: {result.stdout}{result.stderr}"
+        return result.stdout
+
+    def json(self, command: str, code: int = 0) -> dict[str, Any]:
+        return json.loads(self(f"{command} -o json", code))
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state" / "evctl" / "clusters" / "sys"
+
+    def pid(self, file: str) -> int:
+        return int(json.loads((self.state / file).read_text())["pid"])
+
+    def status_until(self, true: Any, what: str, timeout_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            status = self.json("status")
+            if true(status):
+                return status
+            assert time.monotonic() < deadline, f"no {what} within {timeout_s} s: {status}"
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path)
+    yield shell
+    if shell.state.exists():
+        shell("down -y --drain-timeout 0")
+
+
+def node_of(status: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(node for node in status["nodes"] if node["name"] == name)
+
+
+def test_the_life_of_a_cluster(shell: Shell) -> None:
+    up = shell.json("up sys.yaml")
+    assert (up["changed"], up["failed"]) == (6, {})
+
+    status = shell.json("status")  # the only cluster here, so it need not be named
+    assert status["apiVersion"] == "evctl/v1"
+    assert {"cluster", "gateway", "admin", "split", "mode", "generation"} <= status.keys()
+    assert (status["cluster"], status["split"]) == ("sys", "2P1D")
+    assert status["gateway"].startswith("http://127.0.0.1:")
+    wanted = {"name", "role", "state", "boot_id", "queue", "running", "l1", "l2"}
+    assert all(wanted <= node.keys() for node in status["nodes"])
+    assert [node["role"] for node in status["nodes"]] == ["P", "P", "D"]
+
+    assert shell.json("up sys.yaml")["changed"] == 0
+
+    os.kill(shell.pid("nodes/n2.json"), signal.SIGKILL)
+    seen = shell.status_until(lambda s: node_of(s, "n2")["state"] != "ok", "loss of n2", 10.0)
+    assert node_of(seen, "n1")["state"] == "ok"
+    healed = shell.json("up sys")
+    assert [change["unit"] for change in healed["changes"]] == ["n2"]
+    assert node_of(shell.json("status"), "n2")["state"] == "ok"
+
+    engines = [shell.pid(f"nodes/n{i}.json") for i in (1, 2, 3)]
+    os.kill(shell.pid("control.json"), signal.SIGKILL)
+    assert shell.json("status", code=4)["error"]["code"] == "EV-1401"
+    back = shell.json("up sys.yaml")
+    assert [change["unit"] for change in back["changes"]] == ["control"]
+    assert [shell.pid(f"nodes/n{i}.json") for i in (1, 2, 3)] == engines
+
+    shell("split set 1P2D", code=8)
+    change = shell.json("split set 1P2D -y")
+    assert (change["before"], change["after"], change["applied"]) == ("2P1D", "1P2D", True)
+    settled = shell.status_until(lambda s: s["split"] == "1P2D", "settled split", 20.0)
+    assert settled["mode"] == "hold"
+    assert shell.json("split set 2P1D -y", code=8)["error"]["code"] == "EV-1352"
+    shell("split set 2P1D -y --force")
+    assert shell.json("up sys.yaml")["changed"] == 0, "a held split is no drift"
+
+    assert "joined" in shell("logs --tail 50")
+    assert "ready" in shell("logs n1")
+    pids = [*engines, shell.pid("control.json")]
+    down = shell.json("down -y")
+    assert down["units"] == ["control", "n1", "n2", "n3"]
+    assert not any(map(is_alive, pids))
+    assert shell.json("down -y")["count"] == 0
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_ctrl_c_leaves_a_cluster_that_up_finishes(shell: Shell) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "evctl.cli", "up", "sys.yaml"],
+        cwd=shell.folder,
+        env=shell.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("control") and "started" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, output + errors
+    assert "changed" in output
+    rest = shell.json("up sys.yaml")
+    assert rest["failed"] == {}
+    assert [node["state"] for node in rest["nodes"]] == ["ok"] * 3
+    shell("down -y --purge --confirm sys")
+    assert not shell.state.exists()

@@ -1,0 +1,204 @@
+"""The admin API over a real unix socket, as the client uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from evctl.client.admin import AdminClient
+from evctl.control.admin import create_admin_app
+from evctl.control.serving import HttpServer, listen_unix
+from evctl.core.errors import ConflictError, EvctlError, RefusedError, UsageError
+from evctl.core.events import NodeJoined
+from evctl.core.status import WatchFrame
+from tests.control.fake_engine import write_model
+from tests.control.state import make_state, until
+from tests.control.test_engines import Stage
+
+T = TypeVar("T")
+
+
+class Office(Stage):
+    """A control plane with its admin API served."""
+
+    client: AdminClient
+    server: HttpServer
+
+    async def open(self) -> None:
+        path = self.plane.directory.admin_socket()
+        self.server = HttpServer(create_admin_app(self.plane), listen_unix(path), "admin")
+        await self.server.start()
+        assert path.stat().st_mode & 0o077 == 0
+        self.client = AdminClient(path)
+        self.http = httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=str(path)), base_url="http://evctl"
+        )
+        for name in self.settings.nodes:
+            self.plane.writer.feed(NodeJoined(name, "b", 64, 16, 8, 4096))
+
+    async def ask(self, call: Callable[[], T]) -> T:
+        return await asyncio.to_thread(call)
+
+    async def close(self) -> None:
+        self.plane.stopping.set()
+        self.client.close()
+        await self.http.aclose()
+        await self.server.close()
+        await super().close()
+
+
+@pytest_asyncio.fixture
+async def office(tmp_path: Path) -> AsyncIterator[Office]:
+    made = Office(tmp_path)
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def test_status_and_events(office: Office) -> None:
+    status = await office.ask(office.client.status)
+    assert (status.cluster, status.split, status.mode) == ("test", "2P1D", "advise")
+    assert [node.role for node in status.nodes] == ["P", "P", "D"]
+    assert status.admin.startswith("unix:")
+    events = await office.ask(lambda: office.client.events(since=1, limit=2))
+    assert [event.sequence for event in events] == [2, 3]
+    assert events[0].what == "joined as P"
+
+
+async def test_a_split_is_planned_set_and_held(office: Office) -> None:
+    client = office.client
+    plan = await office.ask(lambda: client.set_split("1p2d", by="ann", plan=True))
+    assert (plan.before, plan.after, plan.applied, plan.generation) == ("2P1D", "1P2D", False, 0)
+    assert [move.node for move in plan.moves] == ["n1"]
+    change = await office.ask(
+        lambda: client.set_split("1P2D", by="ann", reason="test", generation=0)
+    )
+    assert (change.applied, change.generation, change.moves) == (True, 1, plan.moves)
+    status = await office.ask(client.status)
+    assert (status.split, status.mode, status.held_by) == ("1P2D", "hold", "ann")
+    with pytest.raises(ConflictError) as conflict:
+        await office.ask(lambda: client.set_split("2P1D", by="bob", generation=0))
+    assert conflict.value.code == "EV-1351"
+    assert "ann" in conflict.value.why
+    with pytest.raises(RefusedError) as refused:
+        await office.ask(lambda: client.set_split("2P1D", by="bob"))
+    assert (refused.value.code, refused.value.exit_code) == ("EV-1352", 8)
+    again = await office.ask(lambda: client.set_split("1P2D", by="bob"))
+    assert again.moves == (), "what moves nothing needs no cooldown"
+    forced = await office.ask(lambda: client.set_split("2P1D", by="bob", force=True))
+    assert forced.generation == 3
+    status = await office.ask(lambda: client.set_mode("advise", by="bob"))
+    assert (status.mode, status.held_by) == ("advise", "")
+
+
+@pytest.mark.parametrize(
+    ("split", "code"), [("4P5D", "EV-1103"), ("nonsense", "EV-1102"), ("3P0D", "EV-1101")]
+)
+async def test_a_bad_split_is_the_callers_mistake(office: Office, split: str, code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        await office.ask(lambda: office.client.set_split(split, by="ann"))
+    assert (caught.value.code, caught.value.exit_code) == (code, 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", "/admin/v1/split", b"{", 422),
+        ("PUT", "/admin/v1/split", b'{"split": "1P2D"}', 422),
+        ("PUT", "/admin/v1/split", b'{"split": "1P2D", "by": "a", "colour": 1}', 422),
+        ("PUT", "/admin/v1/mode", b'{"mode": "auto", "by": "a"}', 422),
+        ("GET", "/admin/v1/events?since=-1", b"", 422),
+        ("GET", "/admin/v1/nothing", b"", 404),
+        ("DELETE", "/admin/v1/status", b"", 405),
+    ],
+)
+async def test_every_error_has_the_one_form(
+    office: Office, method: str, path: str, body: bytes, status: int
+) -> None:
+    answer = await office.http.request(method, path, content=body)
+    assert answer.status_code == status
+    assert set(answer.json()) == {"code", "what", "why", "next", "exit_code"}
+
+
+async def test_openapi_names_the_values(office: Office) -> None:
+    schema = (await office.http.get("/admin/v1/openapi.json")).json()
+    text = json.dumps(schema)
+    names = set(schema["components"]["schemas"])
+    assert {"ClusterStatus", "NodeStatus", "SplitChange", "ErrorBody"} <= names
+    for reference in set(_references(schema)):
+        assert reference.removeprefix("#/components/schemas/") in names, text
+
+
+def _references(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+        return own + [r for child in value.values() for r in _references(child)]
+    if isinstance(value, list):
+        return [r for child in value for r in _references(child)]
+    return []
+
+
+async def test_health_and_metrics(office: Office) -> None:
+    assert (await office.http.get("/healthz")).status_code == 200
+    assert (await office.http.get("/readyz")).status_code == 200
+    text = (await office.http.get("/metrics")).text
+    assert 'evctl_requests_total{outcome="done"} 0.0' in text
+    assert 'evctl_node_up{node="n1",role="P"} 1.0' in text
+    office.plane.refuse("stopping")
+    answer = await office.http.get("/readyz")
+    assert (answer.status_code, answer.text) == (503, "stopping\n")
+
+
+async def test_watching_starts_with_a_snapshot_and_tells_what_changes(office: Office) -> None:
+    frames: list[WatchFrame] = []
+    done = threading.Event()
+
+    def follow() -> None:
+        for frame in office.client.watch():
+            if isinstance(frame, WatchFrame):
+                frames.append(frame)
+            if done.is_set():
+                return
+
+    task = asyncio.create_task(asyncio.to_thread(follow))
+    await until(lambda: len(frames) >= 2, 5, "a snapshot and a status")
+    assert frames[0].kind == "snapshot"
+    assert frames[0].status is not None
+    assert frames[0].events, "with what happened lately"
+    office.plane.overrides.set_split("1P2D", by="ann")
+    await until(lambda: any(f.kind == "events" for f in frames), 1, "events")
+    await until(
+        lambda: frames[-1].status is not None and frames[-1].status.split == "1P2D", 3, "status"
+    )
+    assert [frame.sequence for frame in frames] == list(range(1, len(frames) + 1))
+    done.set()
+    await task
+
+
+async def test_stop_refuses_new_requests_and_ends_when_idle(office: Office) -> None:
+    await office.ask(lambda: office.client.stop(drain=True))
+    await until(office.plane.stopping.is_set, 3, "the end")
+    assert "stopping" in office.plane.ready()
+
+
+async def test_a_long_path_gets_a_short_socket(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "r"))
+    root = tmp_path / ("long-" * 20)
+    stage_root = make_state(root, model_directory=write_model(tmp_path / "model"))
+    from evctl.control.statedir import StateDirectory
+
+    path = StateDirectory(stage_root.directory).admin_socket()
+    assert len(str(path)) < 108
+    assert path.parent == tmp_path / "r" / "evctl"
+    path.parent.chmod(0o755)
+    with pytest.raises(EvctlError) as caught:
+        StateDirectory(stage_root.directory).admin_socket()
+    assert caught.value.code == "EV-1313"

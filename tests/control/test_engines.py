@@ -1,0 +1,307 @@
+"""The control plane over engines that are played by the test, on a real wire."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from evctl.control.frontdoor import OverloadedError
+from evctl.control.plane import ControlPlane
+from evctl.core.errors import ConflictError
+from evctl.core.events import (
+    FirstToken,
+    PrefillStarted,
+    Recalled,
+    RequestDone,
+    TransferDone,
+)
+from evctl.core.kv import KvLayout
+from evctl.wire.keys import generate_keypair, load_keypair
+from evctl.wire.messages import (
+    CancelRequest,
+    InventoryBlock,
+    Peers,
+    RecallRequest,
+    Refused,
+    StartRequest,
+    Welcome,
+)
+from tests.control.fake_engine import FakeEngine, write_model
+from tests.control.state import Output, collect, make_state, request_for, until
+
+PROMPT = list(range(40))
+
+
+class Stage:
+    def __init__(self, root: Path, **options: object) -> None:
+        model = write_model(root / "model")
+        self.settings = make_state(root / "state", model_directory=model, **options)
+        self.plane = ControlPlane(self.settings)
+        self.plane.start()
+        self.engines: dict[str, FakeEngine] = {}
+        self.tasks: list[asyncio.Task[Output]] = []
+
+    async def join(self, *names: str) -> None:
+        for name in names:
+            self.engines[name] = FakeEngine(self.plane, name)
+        await until(lambda: self.alive() >= set(names), 5, "engines to join")
+
+    def alive(self) -> set[str]:
+        return {n.name for n in self.plane.state.nodes.values() if n.alive}
+
+    def submit(self, request_id: str, **sampling: object) -> Output:
+        output = Output()
+        request = request_for(self.plane, request_id, PROMPT, **sampling)
+        self.tasks.append(asyncio.create_task(collect(self.plane, request, output)))
+        return output
+
+    async def sent(self, request_id: str) -> tuple[FakeEngine, StartRequest]:
+        """The engine that was told to start a request."""
+
+        def find() -> list[tuple[FakeEngine, StartRequest]]:
+            return [
+                (engine, message)
+                for engine in self.engines.values()
+                for message in engine.of(StartRequest)
+                if message.request_id == request_id
+            ]
+
+        await until(find, 5, f"{request_id} to be sent")
+        return find()[-1]
+
+    async def close(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for engine in self.engines.values():
+            await engine.close()
+        await self.plane.close()
+
+
+@pytest_asyncio.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    await made.close()
+
+
+async def test_tokens_of_both_nodes_come_out_in_order_without_repeats(stage: Stage) -> None:
+    await stage.join("n1", "n2", "n3")
+    output = stage.submit("r1")
+    first, start = await stage.sent("r1")
+    assert (start.prefill_node, start.decode_node) == ("n1", "n3")
+    assert start.prompt == tuple(PROMPT)
+    first.fact(PrefillStarted("r1", 0, 40))
+    decode = stage.engines["n3"]
+    decode.tokens("r1", 2, 12, 13)
+    decode.tokens("r1", 1, 11)
+    await until(lambda: stage.plane.streams.get("r1").waits_since_s, 5, "tokens to wait")  # type: ignore[union-attr]
+    assert output.tokens == []
+    first.tokens("r1", 0, 10)
+    await until(lambda: output.tokens == [10, 11, 12, 13], 5, "tokens")
+    decode.tokens("r1", 3, 13, 14, finish="length")
+    await until(lambda: output.finish == "length", 5, "the end")
+    assert output.tokens == [10, 11, 12, 13, 14]
+    first.fact(FirstToken("r1", 40), TransferDone("r1", "n3", 1, 1, 0))
+    decode.fact(RequestDone("r1", "length", 40, 0, 5))
+    await until(lambda: not stage.plane.state.requests, 5, "the books to close")
+    status = stage.plane.status()
+    assert status.requests_done == 1
+    assert status.ttft_p50_s is not None
+    assert status.prefill.wait_p50_s is not None
+
+
+async def test_tokens_of_other_nodes_and_of_earlier_lives_are_ignored(stage: Stage) -> None:
+    await stage.join("n1", "n2", "n3")
+    output = stage.submit("r1")
+    await stage.sent("r1")
+    stage.engines["n2"].tokens("r1", 0, 99)
+    for index in range(3):
+        stage.engines["n2"].tokens("orphan", index, 5)
+    await until(lambda: stage.engines["n2"].of(CancelRequest), 5, "the orphan to be cancelled")
+    stage.engines["n1"].tokens("r1", 0, 10)
+    await until(lambda: output.tokens == [10], 5, "the right token")
+    assert [c.request_id for c in stage.engines["n2"].of(CancelRequest)] == ["orphan"]
+
+
+async def test_a_reader_that_leaves_cancels_everywhere(stage: Stage) -> None:
+    await stage.join("n1", "n2", "n3")
+    stage.submit("r1")
+    await stage.sent("r1")
+    stage.tasks[0].cancel()
+    for name in ("n1", "n3"):
+        engine = stage.engines[name]
+        await until(lambda: engine.of(CancelRequest), 5, f"{name} to hear")  # noqa: B023
+    assert not stage.plane.state.requests
+    assert not len(stage.plane.streams)
+
+
+async def test_a_changed_split_recalls_and_sends_again(stage: Stage) -> None:
+    await stage.join("n1", "n2", "n3")
+    outputs = [stage.submit(f"r{i}") for i in range(2)]
+    engine, _ = await stage.sent("r1")
+    assert engine.name == "n2"
+    busy, _ = await stage.sent("r0")
+    busy.fact(PrefillStarted("r0", 0, 40))
+    await until(lambda: stage.plane.status().prefill.running == 1, 5, "r0 to begin")
+    change = stage.plane.overrides.set_split("1P2D", by="me")
+    assert [move.node for move in change.moves] == ["n2"]
+    await until(lambda: engine.of(RecallRequest), 5, "the recall")
+    assert stage.plane.status().split == "2P1D"
+    assert stage.plane.status().target_split == "1P2D"
+    engine.fact(Recalled("r1"))
+    await until(lambda: "r1" in busy.started(), 5, "r1 to go to n1")
+    busy.tokens("r1", 0, 7, finish="length")
+    await until(lambda: outputs[1].finish == "length", 5, "r1")
+    assert stage.plane.status().split == "1P2D"
+
+
+async def test_a_refused_request_is_sent_elsewhere(stage: Stage) -> None:
+    await stage.join("n1", "n2", "n3")
+    output = stage.submit("r1")
+    first, _ = await stage.sent("r1")
+    first.send(Refused("EV-2307", "1024 requests are queued here", "r1"))
+    await until(lambda: "r1" in stage.engines["n2"].started(), 5, "another node")
+    stage.engines["n2"].send(Refused("EV-2306", "it never fits", "r1"))
+    await until(lambda: output.finish == "error", 5, "the end")
+    assert output.last is not None
+    assert "never fits" in output.last.error
+
+
+async def test_a_full_queue_is_said_with_a_time(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, max_queued=1)
+    try:
+        await stage.join("n1", "n2", "n3")
+        stage.submit("r1")
+        await stage.sent("r1")
+        with pytest.raises(OverloadedError) as caught:
+            await collect(stage.plane, request_for(stage.plane, "r2", PROMPT), Output())
+        assert caught.value.retry_after_s >= 1
+        assert stage.plane.status().requests_rejected == 1
+    finally:
+        await stage.close()
+
+
+async def test_without_engines_requests_are_turned_away(stage: Stage) -> None:
+    assert stage.plane.model() is None
+    assert stage.plane.ready() == "no engine is connected"
+    await stage.join("n1")
+    assert stage.plane.ready() == ""
+    card = stage.plane.model()
+    assert card is not None
+    assert (card.context_tokens, card.vocab_size, card.eos_ids) == (4096, 320, (256,))
+    stage.engines["n2"] = FakeEngine(stage.plane, "n2", l1_blocks=100)
+    await until(lambda: stage.alive() == {"n1", "n2"}, 5, "a smaller node")
+    smaller = stage.plane.model()
+    assert smaller is not None
+    assert smaller.context_tokens == 100 * 16
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"cluster": "other"}, "EV-1331"),
+        ({"model": "gpt"}, "EV-1334"),
+        ({"weights_hash": "v" * 64}, "EV-1335"),
+        ({"layout": KvLayout(4, 2, 128, "float32", 32)}, "EV-1336"),
+        ({"layout": KvLayout(5, 2, 128, "float32", 16)}, "EV-1336"),
+        ({"numerics": "fast/2"}, "EV-1337"),
+    ],
+)
+async def test_an_engine_that_does_not_belong_is_told_why(
+    stage: Stage, change: dict[str, object], code: str
+) -> None:
+    await stage.join("n1")
+    stage.engines["n2"] = other = FakeEngine(stage.plane, "n2", **change)
+    await until(lambda: other.of(Refused), 5, "the refusal")
+    assert [r.code for r in other.of(Refused)] == [code]
+    assert not other.of(Welcome)
+    assert stage.alive() == {"n1"}
+
+
+async def test_a_node_joins_with_its_own_key_only(stage: Stage) -> None:
+    keys = load_keypair(stage.settings.directory / "keys" / "n1.key")
+    stage.engines["n2"] = other = FakeEngine(stage.plane, "n2", keypair=keys)
+    await until(lambda: other.of(Refused), 5, "the refusal")
+    assert other.of(Refused)[0].code == "EV-1332"
+    stage.engines["n3"] = stranger = FakeEngine(stage.plane, "n3", keypair=generate_keypair())
+    await until(lambda: stage.plane.hub.wire_counters().get("denied_key"), 5, "the denial")
+    assert not stranger.received
+
+
+def _peers(engine: FakeEngine) -> set[str]:
+    return {peer.node for peer in engine.of(Peers)[-1].peers}
+
+
+async def test_peers_hear_of_each_other_and_of_losses(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, node_late_after_s=0.3, node_lost_after_s=0.8)
+    try:
+        await stage.join("n1", "n2", "n3")
+        output = stage.submit("r1")
+        engine, _ = await stage.sent("r1")
+        engine.mute = True
+        await until(lambda: output.finish == "error", 5, "the loss")
+        assert output.last is not None
+        assert "n1 was lost: it was silent" in output.last.error
+        other = stage.engines["n2"]
+        await until(lambda: _peers(other) == {"n2", "n3"}, 5, "its peers to hear")
+        assert stage.plane.status().nodes[0].state == "lost"
+        engine.mute = False
+        await until(lambda: stage.alive() == {"n1", "n2", "n3"}, 5, "n1 to come back")
+        assert engine.of(CancelRequest), "what it may still run is stopped"
+    finally:
+        await stage.close()
+
+
+async def test_a_dead_process_is_noticed_at_once(stage: Stage) -> None:
+    await stage.join("n1", "n2", "n3")
+    record = {"pid": os.getpid(), "start_time": psutil.Process().create_time()}
+    path = stage.settings.directory / "nodes" / "n1.json"
+    path.write_text(json.dumps(record))
+    stage.engines["n1"].mute = True
+    await asyncio.sleep(1.2)
+    assert "n1" in stage.alive(), "it is silent, but its process lives"
+    path.write_text(json.dumps({**record, "start_time": record["start_time"] - 100}))
+    await until(lambda: "n1" not in stage.alive(), 3, "the loss")
+    assert "process" in stage.plane.events.since(0)[-1].what
+
+
+async def test_what_a_joining_engine_holds_is_asked_for(stage: Stage) -> None:
+    await stage.join("n1", "n2")
+    request = request_for(stage.plane, "r1", PROMPT)
+    keys = [request.block_keys[:16], request.block_keys[16:32]]
+    stage.engines["n3"] = FakeEngine(stage.plane, "n3")
+    stage.engines["n3"].blocks = tuple(InventoryBlock(key, 1, 0, 0) for key in keys)
+    index = stage.plane.state.prefixes
+    await until(lambda: index.leading_blocks("n3", keys) == 2, 5, "the inventory")
+
+
+async def test_one_control_plane_serves_a_cluster(stage: Stage) -> None:
+    with pytest.raises(ConflictError) as caught:
+        ControlPlane(stage.settings)
+    assert caught.value.code == "EV-1311"
+
+
+async def test_a_restart_counts_epochs_and_keeps_the_split(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.plane.publish("http://127.0.0.1:1")
+    stage.plane.overrides.set_split("1P2D", by="me", reason="test")
+    endpoint, generation = stage.plane.endpoint, stage.plane.state.generation
+    await stage.close()
+    again = ControlPlane(stage.settings)
+    again.start()
+    try:
+        assert again.epoch == 2
+        assert again.endpoint == endpoint
+        status = again.status()
+        assert (status.split, status.generation) == ("1P2D", generation)
+        assert (status.mode, status.held_by, status.hold_reason) == ("hold", "me", "test")
+    finally:
+        await again.close()

@@ -1,0 +1,239 @@
+"""No request is lost, each ends once, and the same events give the same bytes.
+
+The model is a world of engines that may do anything the wire allows, beside a list of which
+requests are open. It knows nothing of the policy's records.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from evctl.core.effects import AnyEffect, Cancel, Dispatch, Fail, Recall, Reject
+from evctl.core.events import (
+    DispatchFailed,
+    EngineFact,
+    Event,
+    FirstToken,
+    FromNode,
+    KvEvicted,
+    KvStored,
+    NodeJoined,
+    NodeLost,
+    NodeReport,
+    Override,
+    PrefillStarted,
+    RecallDenied,
+    Recalled,
+    RequestArrived,
+    RequestCancelled,
+    RequestDone,
+    Tick,
+    TransferDone,
+    TransferFailed,
+)
+from evctl.policy.state import ClusterState, PolicyConfig, check, step
+from tests.policy.cluster import key
+
+CONFIG = PolicyConfig(("n1", "n2", "n3", "n4"), "2P2D", max_queued=4)
+STAGES = ("sent", "prefill", "sampled")
+
+
+class World(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = ClusterState(CONFIG)
+        self.now_s = 0.0
+        self.numbers = 0
+        self.boots = 0
+        self.events: list[tuple[float, Event]] = []
+        self.effects: list[bytes] = []
+        self.alive: dict[str, str] = {}
+        self.at: dict[str, list[str]] = {}
+        """Open requests: [prefill node, decode node, stage at the engines]."""
+        self.ended: dict[str, str] = {}
+        for name in CONFIG.nodes[:3]:
+            self._join(name)
+
+    # ------------------------------------------------------------ one step
+
+    def feed(self, event: Event) -> None:
+        self.now_s += 0.25
+        self.events.append((self.now_s, event))
+        result = step(self.state, event, self.now_s)
+        self.effects.append(msgspec.msgpack.encode(result.effects))
+        for effect in result.effects:
+            self._see(effect)
+        if isinstance(event, Tick):
+            assert result.next_tick_s is None or result.next_tick_s > self.now_s
+
+    def _see(self, effect: AnyEffect) -> None:
+        if isinstance(effect, Dispatch):
+            assert effect.request_id not in self.ended
+            assert effect.prefill_node in self.alive
+            assert effect.decode_node in self.alive
+            self.at[effect.request_id] = [effect.prefill_node, effect.decode_node, "sent"]
+        elif isinstance(effect, Reject | Fail):
+            self._end(effect.request_id, type(effect).__name__)
+        elif isinstance(effect, Cancel):
+            assert self.ended[effect.request_id] in ("Fail", "cancelled")
+        elif isinstance(effect, Recall):
+            assert self.at[effect.request_id][0] == effect.node
+
+    def _end(self, request_id: str, how: str) -> None:
+        assert request_id not in self.ended, "a request ended twice"
+        self.ended[request_id] = how
+        self.at.pop(request_id, None)
+
+    def _fact(self, node: str, fact: EngineFact) -> None:
+        self.feed(FromNode(node, self.alive[node], fact))
+
+    def _join(self, name: str) -> None:
+        self.boots += 1
+        boot = f"b{self.boots}"
+        self.alive[name] = boot
+        self.feed(NodeJoined(name, boot, 40, 4, 3, 4096))
+
+    def _pick(self, index: int, *stages: str) -> str | None:
+        fitting = [r for r, place in self.at.items() if place[2] in stages]
+        return fitting[index % len(fitting)] if fitting else None
+
+    # ------------------------------------------------------------ clients and operators
+
+    @rule(tokens=st.integers(1, 60), shared=st.integers(0, 5))
+    def arrive(self, tokens: int, shared: int) -> None:
+        self.numbers += 1
+        name = f"r{self.numbers}"
+        full = tokens // 4
+        keys = [key(i if i < shared else 1000 * self.numbers + i) for i in range(full)]
+        waiting = sum(place[2] == "sent" for place in self.at.values())
+        self.feed(RequestArrived(name, "t", "", tokens, 8, b"", b"".join(keys)))
+        rejected = self.ended.get(name) == "Reject"
+        assert rejected == (waiting >= CONFIG.max_queued or not self.alive)
+        assert rejected or name in self.at
+
+    @rule(index=st.integers(0, 9))
+    def cancel(self, index: int) -> None:
+        if name := self._pick(index, *STAGES, "handed"):
+            self._end(name, "cancelled")
+            self.feed(RequestCancelled(name))
+
+    @rule(split=st.sampled_from(["1P3D", "2P2D", "3P1D", "9P9D"]))
+    def override(self, split: str) -> None:
+        self.feed(Override("hold", split, "model", ""))
+
+    # ------------------------------------------------------------ engines
+
+    @rule(index=st.integers(0, 9))
+    def begin(self, index: int) -> None:
+        if name := self._pick(index, "sent"):
+            place = self.at[name]
+            place[2] = "prefill"
+            self._fact(place[0], PrefillStarted(name, 0, 5))
+
+    @rule(index=st.integers(0, 9))
+    def sample(self, index: int) -> None:
+        if name := self._pick(index, "prefill"):
+            place = self.at[name]
+            place[2] = "sampled" if place[0] != place[1] else "handed"
+            self._fact(place[0], FirstToken(name, 5))
+
+    @rule(index=st.integers(0, 9), whole=st.booleans())
+    def transfer(self, index: int, whole: bool) -> None:
+        if name := self._pick(index, "sampled"):
+            place = self.at[name]
+            source, target = place[:2]
+            place[2] = "handed"
+            if whole and target in self.alive:
+                place[0] = target
+                self._fact(source, TransferDone(name, target, 1, 1, 0))
+            else:
+                place[1] = source
+                self._fact(source, TransferFailed(name, target, "model"))
+
+    @rule(index=st.integers(0, 9), reason=st.sampled_from(["length", "error"]))
+    def finish(self, index: int, reason: str) -> None:
+        if name := self._pick(index, "handed"):
+            owner = self.at[name][0]
+            self._end(name, "done")
+            self._fact(owner, RequestDone(name, reason, 1, 0, 1))
+
+    @rule(index=st.integers(0, 9), retry=st.booleans())
+    def refuse(self, index: int, retry: bool) -> None:
+        if name := self._pick(index, "sent"):
+            self.feed(DispatchFailed(name, self.at[name][0], "EV-2307", "full", retry))
+            assert name in self.at or self.ended[name] == "Fail"
+
+    @rule(index=st.integers(0, 9))
+    def recall(self, index: int) -> None:
+        """An engine answers a recall, asked or not: the reducer must cope with both."""
+        if name := self._pick(index, "sent"):
+            self._fact(self.at[name][0], Recalled(name))
+            assert name in self.at
+
+    @rule(index=st.integers(0, 9))
+    def deny(self, index: int) -> None:
+        if name := self._pick(index, *STAGES):
+            self._fact(self.at[name][0], RecallDenied(name))
+
+    @rule(index=st.integers(0, 9), tier=st.integers(1, 2), first=st.integers(0, 4))
+    def store(self, index: int, tier: int, first: int) -> None:
+        if self.alive:
+            node = sorted(self.alive)[index % len(self.alive)]
+            self._fact(node, KvStored("", tier, b"", (key(first), key(first + 1))))
+            self._fact(node, KvEvicted(tier, (key(first),)))
+
+    # ------------------------------------------------------------ nodes
+
+    @precondition(lambda self: len(self.alive) > 1)
+    @rule(index=st.integers(0, 9))
+    def lose(self, index: int) -> None:
+        name = sorted(self.alive)[index % len(self.alive)]
+        for place in self.at.values():
+            # an engine that loses its peer goes on alone
+            if place[1] == name and place[2] != "handed":
+                place[1] = place[0]
+        boot = self.alive.pop(name)
+        owned = {r for r, place in self.at.items() if place[0] == name}
+        self.feed(NodeLost(name, boot, "model"))
+        assert owned.isdisjoint(self.at), "a request of a lost node goes on"
+        assert all(place[0] in self.alive for place in self.at.values())
+
+    @rule(name=st.sampled_from(CONFIG.nodes))
+    def rejoin(self, name: str) -> None:
+        if name in self.alive:
+            for place in self.at.values():
+                if place[1] == name and place[2] != "handed":
+                    place[1] = place[0]
+        self._join(name)
+
+    @rule(quiet_s=st.floats(0.1, 3.0))
+    def tick(self, quiet_s: float) -> None:
+        self.now_s += quiet_s
+        self.feed(Tick())
+
+    @rule(name=st.sampled_from(CONFIG.nodes), used=st.integers(0, 40))
+    def report(self, name: str, used: int) -> None:
+        boot = self.alive.get(name, "b0")
+        self.feed(NodeReport(name, boot, 0, 0, 0, 0, used, 0))
+
+    # ------------------------------------------------------------ always
+
+    @invariant()
+    def agrees(self) -> None:
+        assert check(self.state) == []
+        assert set(self.state.requests) == set(self.at)
+        for name, place in self.at.items():
+            assert set(self.state.requests[name].nodes) <= {*place[:2]}
+        assert self.state.waiting <= CONFIG.max_queued
+
+    def teardown(self) -> None:
+        state = ClusterState(CONFIG)
+        again = [msgspec.msgpack.encode(step(state, e, t).effects) for t, e in self.events]
+        assert again == self.effects, "the same events gave other effects"
+
+
+World.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAccounting = World.TestCase

@@ -1,0 +1,185 @@
+"""`up` and `down` through the local driver."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from evctl.core.errors import EvctlError
+from evctl.provision.driver import CONTROL
+from evctl.provision.plan import Step, plan_up
+from tests.provision.conftest import Cluster, config, what
+
+pytestmark = pytest.mark.system
+
+
+def test_up_starts_all_and_a_second_changes_nothing(cluster: Cluster) -> None:
+    first = cluster.up()
+    assert what(first) == [
+        ("create", "files"),
+        ("fetch", "model"),
+        ("start", "control"),
+        ("start", "n1"),
+        ("start", "n2"),
+        ("start", "n3"),
+    ]
+    assert first.exit_code == 0
+    assert first.status is not None
+    assert [node.state for node in first.status.nodes] == ["ok"] * 3
+    pids = {unit.name: unit.pid for unit in cluster.driver.units()}
+    second = cluster.up()
+    assert what(second) == []
+    assert second.exit_code == 0
+    assert {unit.name: unit.pid for unit in cluster.driver.units()} == pids
+    assert cluster.down().stopped == ("control", "n1", "n2", "n3")
+    assert cluster.down().stopped == ()
+    assert what(cluster.up())[0] == ("start", "control")
+
+
+def test_up_heals_a_killed_node_and_nothing_else(cluster: Cluster) -> None:
+    cluster.up()
+    others = [cluster.pid(name) for name in ("control", "n1", "n3")]
+    cluster.kill("n2")
+    healed = cluster.up()
+    assert what(healed) == [("start", "n2")]
+    assert healed.exit_code == 0
+    assert [cluster.pid(name) for name in ("control", "n1", "n3")] == others
+
+
+def test_up_heals_a_killed_control_plane_and_engines_survive(cluster: Cluster) -> None:
+    first = cluster.up()
+    engines = [cluster.pid(name) for name in ("n1", "n2", "n3")]
+    cluster.kill(CONTROL)
+    healed = cluster.up()
+    assert what(healed) == [("start", "control")]
+    assert [cluster.pid(name) for name in ("n1", "n2", "n3")] == engines
+    assert first.status is not None
+    assert healed.status is not None
+    assert healed.status.epoch == first.status.epoch + 1
+
+
+def test_a_node_that_fails_does_not_hinder_the_others(cluster: Cluster) -> None:
+    cluster.up()
+    cluster.kill("n2")
+    fail = cluster.driver.directory / "nodes" / "n2.config.fail"
+    fail.touch()
+    result = cluster.up()
+    assert result.exit_code == 5
+    assert set(result.failed) == {"n2"}
+    assert "told to fail" in result.failed["n2"]
+    assert cluster.driver.is_running("n1")
+    fail.unlink()
+    assert what(cluster.up()) == [("start", "n2")]
+
+
+def test_a_control_plane_that_fails_says_why(cluster: Cluster) -> None:
+    cluster.up()
+    cluster.down()
+    (cluster.driver.directory / "control.fail").touch()
+    with pytest.raises(EvctlError) as raised:
+        cluster.up()
+    assert raised.value.code == "EV-1711"
+    assert "no gateway for you" in raised.value.why
+    assert any(report.state == "failed" for report in cluster.reports)
+
+
+def test_a_model_that_cannot_be_fetched_says_why(cluster: Cluster) -> None:
+    with pytest.raises(EvctlError) as raised:
+        cluster.up(config(model="random-8l512"))
+    assert (raised.value.code, raised.value.why) == ("EV-1713", "the index is away")
+
+
+def test_a_changed_config_restarts_what_it_concerns(cluster: Cluster) -> None:
+    cluster.up()
+    wanted = config(l1_tokens=8192)
+    changes = plan_up(wanted, cluster.driver.observe(wanted))
+    assert [(c.action, c.unit, c.disruptive) for c in changes] == [
+        ("create", "files", False),
+        ("restart", "n1", True),
+        ("restart", "n2", True),
+        ("restart", "n3", True),
+    ]
+    assert "l1_blocks 1024 -> 512" in changes[1].why
+    control = cluster.pid(CONTROL)
+    assert [unit for _, unit in what(cluster.up(wanted))] == ["files", "n1", "n2", "n3"]
+    assert cluster.pid(CONTROL) == control
+    wanted = config(l1_tokens=8192, max_queued=9)
+    assert ("restart", "control") in what(cluster.up(wanted))
+    assert what(cluster.up(wanted)) == []
+
+
+def test_nodes_come_and_go_with_the_config(cluster: Cluster) -> None:
+    cluster.up()
+    smaller = cluster.up(config(nodes=2, split="1P1D"))
+    assert ("stop", "n3") in what(smaller)
+    assert not cluster.driver.is_running("n3")
+    assert what(cluster.up(config(nodes=2, split="1P1D"))) == []
+    larger = cluster.up(config(nodes=4, split="2P2D"))
+    assert {("start", "n3"), ("start", "n4")} <= set(what(larger))
+
+
+def test_only_one_node(cluster: Cluster) -> None:
+    result = cluster.up(only=("n2",))
+    assert [unit for _, unit in what(result)] == ["files", "model", "control", "n2"]
+    assert result.exit_code == 0
+    assert not cluster.driver.is_running("n1")
+
+
+@pytest.mark.parametrize("after", [1, 3, 5])
+def test_an_interrupt_stops_after_the_step_and_up_goes_on(cluster: Cluster, after: int) -> None:
+    def asked() -> bool:
+        return sum(report.state == "done" for report in cluster.reports) >= after
+
+    result = cluster.up(interrupted=asked)
+    assert result.interrupted
+    assert result.exit_code == 130
+    assert len(result.changed) == after
+    rest = cluster.up()
+    assert len(rest.changed) == 6 - after
+    assert rest.exit_code == 0
+
+
+def test_a_node_that_does_not_join_in_time(cluster: Cluster) -> None:
+    cluster.up()
+    (cluster.driver.directory / "nodes" / "n1.config.boot").unlink()
+    result = cluster.up(join_timeout_s=0.3)
+    assert (result.exit_code, result.timed_out) == (6, True)
+    late = [report for report in cluster.reports if report.state == "failed"]
+    assert [report.unit for report in late] == ["n1"]
+
+
+def test_progress_goes_step_by_step(cluster: Cluster) -> None:
+    cluster.up()
+    steps = [report.step for report in cluster.reports if report.unit == "n1"]
+    assert steps == [Step.ENGINE, Step.ENGINE, Step.JOINED]
+    assert any(report.text == "made it" for report in cluster.reports if report.unit == "model")
+
+
+def test_up_waits_for_a_control_plane_that_another_up_left_starting(cluster: Cluster) -> None:
+    """As after two Ctrl-C: its process runs, and it has not said yet where it listens."""
+    slow = cluster.driver.directory / "control.slow"
+    slow.parent.mkdir(parents=True)
+    slow.touch()
+    launched = cluster.driver.directory / "control.launch.json"
+    interrupter = threading.Thread(target=_interrupt_when_there, args=(launched,))
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        cluster.up()
+    interrupter.join()
+    assert not (cluster.driver.directory / "control.json").exists()
+    assert cluster.driver.is_running(CONTROL)
+    slow.unlink()
+    rest = cluster.up()
+    assert [unit for _, unit in what(rest)] == ["n1", "n2", "n3"]
+    assert rest.exit_code == 0
+
+
+def _interrupt_when_there(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    _thread.interrupt_main()
