@@ -57,6 +57,20 @@ class BlockStore:
         seq.computed = seq.published * self.layout.block_tokens
         return seq.computed
 
+    def extend_prefix(self, seq: Sequence) -> None:
+        """Use blocks that another request has published since `seq` was admitted: forks that
+        arrive together compute their prefix once."""
+        size = self.layout.block_tokens
+        keys = seq.usable_keys()
+        while seq.computed == seq.published * size and seq.published < len(keys):
+            found = self.l1.match([keys[seq.published]])
+            if not found:
+                return
+            self.l1.release([seq.slots[seq.published]])
+            seq.slots[seq.published] = found[0]
+            seq.published += 1
+            seq.computed += size
+
     def cover(self, seq: Sequence, tokens: int) -> bool:
         """Slots for positions 0 .. tokens - 1; False (and nothing taken) if there are none."""
         slots = self.l1.allocate(seq.blocks_needed(tokens))

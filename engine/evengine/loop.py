@@ -19,6 +19,7 @@ from evctl.core.events import (
     RecallDenied,
     Recalled,
     RequestDone,
+    TransferFailed,
 )
 from evctl.core.sampling import FinishReason, TokenLogprob
 from evctl.core.split import Phase
@@ -32,7 +33,7 @@ from evengine.outlet import Counters, Outlet
 from evengine.ports import Batch, Clock, Executor, Sampled, Transfer
 from evengine.push import PushLimits
 from evengine.request import Sequence, Stage, StopText, seeded
-from evengine.roster import Roster
+from evengine.roster import Roster, load_of
 
 REMEMBERED_HANDOVERS = 4096
 
@@ -151,22 +152,7 @@ class Loop:
 
     def load(self) -> Load:
         """What this node is busy with now."""
-        roster, l1, l2 = self._roster, self._store.l1, self._store.l2
-        preempted = sum(bool(seq.output) for seq in roster.waiting)
-        return Load(
-            waiting_prefill=len(roster.waiting) - preempted,
-            running_prefill=len(roster.prefilling),
-            waiting_decode=preempted + self.inbound.count,
-            running_decode=len(roster.decoding),
-            l1_used_blocks=l1.used_blocks,
-            l1_cached_blocks=l1.cached_blocks,
-            l1_total_blocks=l1.total_blocks,
-            l2_used_blocks=l2.used_blocks if l2 else 0,
-            l2_total_blocks=l2.total_blocks if l2 else 0,
-            prefill_tokens_left=sum(
-                seq.uncomputed_tokens for seq in [*roster.waiting, *roster.prefilling]
-            ),
-        )
+        return load_of(self._roster, self._store, self.inbound.count)
 
     @property
     def idle(self) -> bool:
@@ -198,13 +184,15 @@ class Loop:
         self._expire(now_s)
         self._admit()
         self._grow_decodes()
-        batch = schedule.build_batch(
-            self._roster.prefilling, self._roster.decoding, self._limits.chunk_tokens
-        )
+        chunk_tokens = self._limits.chunk_tokens
+        prefills = schedule.choose_prefills(self._roster.prefilling, self._store, chunk_tokens)
+        for seq in prefills:
+            if not seq.begun:
+                self._begin(seq)
+        batch = schedule.build_batch(prefills, self._roster.decoding, chunk_tokens)
         if batch is None:
             self._store.announce_evictions()
             return False
-        self._ask_for_room(batch)
         started_s, started_cpu_s = self._clock.now_s(), self._clock.thread_cpu_s()
         sampled = self._executor.run(batch)
         self.run_s += self._clock.now_s() - started_s
@@ -235,20 +223,19 @@ class Loop:
                 return
             self._blocked = None
             roster.move(seq, Stage.PREFILL)
-            if not seq.output:
-                seq.cached_tokens = cached
-            self._outlet.fact(PrefillStarted(seq.request_id, cached, seq.uncomputed_tokens))
 
-    def _ask_for_room(self, batch: Batch) -> None:
-        """Reserve at the decode node when a prompt's first chunk runs, not while it queues."""
-        for chunk in batch.chunks:
-            seq = self._roster[chunk.request_id]
-            if seq.decode_node == self._node or seq.asked_for_room:
-                continue
-            seq.asked_for_room = True
-            if not self.outbound.start(seq):
-                self.counters["push_unreachable"] += 1
-                seq.decode_node = self._node
+    def _begin(self, seq: Sequence) -> None:
+        """A prompt's first chunk is about to run: say so, and reserve room at the decode node
+        (not earlier: it may have queued for long)."""
+        seq.begun = True
+        if not seq.output:
+            seq.cached_tokens = seq.computed
+        self._outlet.fact(PrefillStarted(seq.request_id, seq.computed, seq.uncomputed_tokens))
+        if seq.decode_node != self._node and not self.outbound.start(seq):
+            self.counters["push_unreachable"] += 1
+            reason = "the decode node does not answer"
+            self._outlet.fact(TransferFailed(seq.request_id, seq.decode_node, reason))
+            seq.decode_node = self._node
 
     def _grow_decodes(self) -> None:
         """A slot for each decode that enters a new block; the youngest give way if none is

@@ -68,7 +68,8 @@ class Sequence:
         self.deadline_s = arrived_s + start.deadline_s
         self.stop_text: StopText | None = None
         self.decode_node = start.decode_node
-        self.asked_for_room = False
+        self.begun = False
+        """Whether its first chunk has run (again, after a preemption)."""
         self.owner = ""
         """Life and attempt of the node that handed the request over, if one did."""
         self._kv_secret = kv_secret
@@ -130,6 +131,7 @@ class Sequence:
         """The slots are gone: prompt and output are to be computed again (preemption)."""
         self.slots = []
         self.computed = self.published = 0
+        self.begun = False
 
 
 def split_keys(packed: bytes) -> list[BlockKey]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from evctl.wire.messages import Load
+from evengine.blockstore import BlockStore
 from evengine.request import Sequence, Stage
 
 
@@ -85,3 +87,23 @@ class Roster:
             self.prefilling.remove(seq)
         elif seq.stage is Stage.DECODE:
             self.decoding.remove(seq)
+
+
+def load_of(roster: Roster, store: BlockStore, arrivals: int) -> Load:
+    """What a node is busy with. Preempted requests count as decodes that wait."""
+    l1, l2 = store.l1, store.l2
+    preempted = sum(bool(seq.output) for seq in roster.waiting)
+    return Load(
+        waiting_prefill=len(roster.waiting) - preempted,
+        running_prefill=len(roster.prefilling),
+        waiting_decode=preempted + arrivals,
+        running_decode=len(roster.decoding),
+        l1_used_blocks=l1.used_blocks,
+        l1_cached_blocks=l1.cached_blocks,
+        l1_total_blocks=l1.total_blocks,
+        l2_used_blocks=l2.used_blocks if l2 else 0,
+        l2_total_blocks=l2.total_blocks if l2 else 0,
+        prefill_tokens_left=sum(
+            seq.uncomputed_tokens for seq in [*roster.waiting, *roster.prefilling]
+        ),
+    )

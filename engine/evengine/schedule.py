@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from evctl.core.blocks import block_keys
+from evctl.core.blocks import BlockKey, block_keys
 from evctl.core.errors import EvctlError
 from evctl.wire.messages import StartRequest
+from evengine.blockstore import BlockStore
 from evengine.ports import Batch, DecodeRow, Draw, Executor, PrefillChunk
 from evengine.request import Sequence
 
@@ -86,6 +87,28 @@ def _refuse(start: StartRequest, code: str, why: str, next_step: str) -> None:
     raise RequestRefusedError(
         what=f"request {start.request_id} is not accepted", why=why, next_step=next_step, code=code
     )
+
+
+def choose_prefills(
+    prefilling: Seq[Sequence], store: BlockStore, chunk_tokens: int
+) -> list[Sequence]:
+    """Who computes in this iteration, first come first served. One whose next block another
+    computes at this moment waits for it: forks that arrive together share their prefix."""
+    left = chunk_tokens
+    computing: set[BlockKey] = set()
+    chosen = []
+    for seq in prefilling:
+        if left <= 0:
+            break
+        store.extend_prefix(seq)
+        if set(seq.usable_keys()[seq.published : seq.published + 1]) & computing:
+            continue
+        count = min(left, seq.uncomputed_tokens)
+        left -= count
+        end = (seq.computed + count) // store.layout.block_tokens
+        computing.update(seq.keys[seq.published : end])
+        chosen.append(seq)
+    return chosen
 
 
 def build_batch(

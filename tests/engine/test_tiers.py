@@ -95,3 +95,20 @@ def test_without_prefix_cache_every_prompt_is_computed(tmp_path: Path, prepared_
         after = driver.quiet("a").counters
         assert after["prefill_tokens"] - before == 300
         assert driver.quiet("b").problems == ()
+
+
+def test_forks_that_arrive_together_compute_their_prefix_once(
+    tmp_path: Path, prepared_model
+) -> None:
+    with Driver(tmp_path, prepared_model("random-4l256"), names=("a",), l1_blocks=300) as driver:
+        stem = prompts(1, 640)[0]
+        forks = [stem + tail for tail in prompts(6, 20, seed=8)]
+        alone = [driver.run([p], tenant=f"t{i}", max_tokens=4)[0] for i, p in enumerate(forks)]
+        before = driver.quiet("a").counters["prefill_tokens"]
+        ids = [driver.submit(p, tenant="together", max_tokens=4) for p in forks]
+        results = driver.wait(ids)
+        assert [r.tokens for r in results] == alone
+        computed = driver.quiet("a").counters["prefill_tokens"] - before
+        assert computed == 640 + 6 * 20
+        assert sorted(r.cached_tokens for r in results) == [0] + [640] * 5
+        assert driver.quiet("a").problems == ()
