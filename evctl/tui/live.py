@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Callable
+from contextlib import suppress
 from typing import ClassVar
 
 import msgspec
 from textual import events
 from textual.app import App
 from textual.binding import BindingType
+from textual.css.query import NoMatches
 from textual.timer import Timer
 
 from evctl.tui import themes
@@ -99,12 +101,14 @@ class LiveApp(App[None], inherit_bindings=False):
         if not self._laid_out:
             return
         scene = self.scene()
-        self.overview.paint(scene)
-        top = self.screen
         modals = HelpScreen | NodeScreen | PaletteScreen | UnlockScreen | SplitScreen
-        # One that is still being composed paints itself when it is done.
-        if isinstance(top, modals) and top.is_mounted:
-            top.paint(scene)
+        top = self.screen
+        # The clock may tick while a screen is being composed or taken down, when only some of its
+        # widgets are there; it paints itself when it is done.
+        with suppress(NoMatches):
+            self.overview.paint(scene)
+            if isinstance(top, modals) and top.is_mounted:
+                top.paint(scene)
 
     def _tick_every(self, period_s: float) -> None:
         if self._timer is not None:

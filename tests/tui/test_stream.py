@@ -104,6 +104,14 @@ async def test_256_nodes_compute_only_what_is_on_screen(monkeypatch: pytest.Monk
         monkeypatch.setattr(
             nodes_table, "cells", lambda n, c, s: (computed.append(n.name), real(n, c, s))[1]
         )
+
+        def computes_few() -> bool:
+            """The first layout may come late on a busy machine; it computes every row once."""
+            few = len(set(computed)) < 40
+            computed.clear()
+            return few
+
+        await stage.until(lambda: table.row_count == 256 and computes_few(), "laid out")
         stage.source.tell_status(cluster(*(replace(each, queue=8) for each in many)))
         await stage.until(lambda: table.get_cell("gb300-000", "queue").plain == "8")
         assert len(set(computed)) < 40
