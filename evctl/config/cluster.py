@@ -76,6 +76,9 @@ class ClusterConfig(_Strict):
     )
     l1_tokens: int = Field(default=16_384, ge=1, description="KV that a node keeps for attention")
     l2_tokens: int = Field(default=0, ge=0, description="KV that a node keeps in host memory")
+    prefix_cache: bool = Field(
+        default=True, description="reuse KV of equal prefixes; off to compare with"
+    )
     chunk_tokens: int = Field(default=256, ge=1, description="prompt tokens in one iteration")
     max_running: int = Field(default=32, ge=1, le=4096, description="requests in one decode batch")
     gateway: GatewayConfig = Field(default_factory=GatewayConfig)
@@ -86,8 +89,8 @@ class ClusterConfig(_Strict):
         default_factory=dict, description="key: tenant; empty lets everybody in as `default`"
     )
     max_queued: int = Field(default=256, ge=1, description="requests that may wait; beyond: 429")
-    node_late_after_s: float = Field(default=2.0, gt=0, le=3600, description="no heartbeat: late")
-    node_lost_after_s: float = Field(default=8.0, gt=0, le=3600, description="no heartbeat: lost")
+    node_late_after_s: float = Field(default=5.0, gt=0, le=3600, description="no heartbeat: late")
+    node_lost_after_s: float = Field(default=20.0, gt=0, le=3600, description="no heartbeat: lost")
     protected: bool = Field(default=False, description="ask once more before anything disruptive")
 
     @property

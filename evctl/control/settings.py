@@ -22,8 +22,8 @@ class ControlSettings(msgspec.Struct, frozen=True):
     block_tokens: int
     allow_replay: bool = False
     max_queued: int = 256
-    node_late_after_s: float = 2.0
-    node_lost_after_s: float = 8.0
+    node_late_after_s: float = 5.0
+    node_lost_after_s: float = 20.0
     cooldown_s: float = 120.0
     listen_host: str = "127.0.0.1"
 

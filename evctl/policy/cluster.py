@@ -26,7 +26,7 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
     split: str
     max_queued: int = 256
-    node_late_after_s: float = 2.0
+    node_late_after_s: float = 5.0
     max_tries: int = 3
     prior_token_s: float = 1e-3
     roles: dict[str, str] = {}

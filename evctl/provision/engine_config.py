@@ -30,6 +30,7 @@ def engine_config(
         "l1_blocks": config.l1_blocks,
         "l2_blocks": config.l2_blocks,
         "transfer": config.transfer,
+        "prefix_cache": config.prefix_cache,
         "limits": {
             "chunk_tokens": config.chunk_tokens,
             "max_running": config.max_running,

@@ -158,11 +158,11 @@ def test_a_refused_dispatch_goes_elsewhere_and_ends_in_an_error_at_last() -> Non
 
 def test_late_nodes_get_no_new_work_until_they_report() -> None:
     cluster = Cluster()
-    cluster.now_s += 1.5
+    cluster.now_s += 4.5
     cluster.beat("n2", "n3")
     assert cluster.last is not None
-    assert cluster.last.next_tick_s == 102.0
-    cluster.now_s = 102.0
+    assert cluster.last.next_tick_s == 105.0
+    cluster.now_s = 105.0
     (notice,) = cluster.feed(Tick())
     assert "late" in str(notice)
     assert {cluster.arrive(f"r{i}").prefill_node for i in range(4)} == {"n2"}
