@@ -68,9 +68,11 @@ class RequestRecord(msgspec.Struct):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes that may know of it, once each."""
-        same = self.prefill_node == self.decode_node
-        return (self.prefill_node,) if same else (self.prefill_node, self.decode_node)
+        """The nodes that may know of it, once each. Once it decodes, its prefill node has passed
+        it on, and forwards what it still hears of it."""
+        if self.stage is Stage.DECODE or self.prefill_node == self.decode_node:
+            return (self.decode_node,)
+        return (self.prefill_node, self.decode_node)
 
     @property
     def awaits_prefill(self) -> bool:

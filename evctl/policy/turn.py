@@ -65,6 +65,7 @@ class Turn:
         state.waiting -= before is Stage.WAITING
         if before in (Stage.WAITING, Stage.PREFILL) and not record.awaits_prefill:
             record.remaining_tokens = 0
+            record.recalling = False  # it has begun; the engine's denial is still to come
             state.prefixes.release(record.prefill_node, record.keys)
         if stage is Stage.DECODE and record.prefill_node != record.decode_node:
             self.prefill_of(record).requests.pop(record.request_id, None)

@@ -235,5 +235,5 @@ class World(RuleBasedStateMachine):
         assert again == self.effects, "the same events gave other effects"
 
 
-World.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+World.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestAccounting = World.TestCase
