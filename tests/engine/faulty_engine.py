@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from evengine.blockstore import BlockStore
 from evengine.config import load_config
-from evengine.inbound import Arrival, Inbound
 from evengine.main import run_engine
 from evengine.pool.memory import KvMemory
 from evengine.ports import Transfer
@@ -23,19 +23,21 @@ FAULTY_CALL = 2
 
 
 def damage_received(fault: str) -> None:
-    original = Inbound._publish_received
+    original = BlockStore.publish_received
 
-    def publish_received(self: Inbound, seq: Sequence, arrival: Arrival) -> None:
-        blocks = [self._memory.block(slot) for slot in seq.slots]
+    def publish_received(
+        self: BlockStore, seq: Sequence, held: int, checksums: dict[int, int]
+    ) -> None:
+        blocks = [self.memory.block(slot) for slot in seq.slots]
         if fault == "flip-received":
             blocks[len(blocks) // 2][100] ^= 0x40
         elif len(blocks) > 2:
             first = bytes(blocks[0])
             blocks[0][:] = blocks[1]
             blocks[1][:] = first
-        original(self, seq, arrival)
+        original(self, seq, held, checksums)
 
-    Inbound._publish_received = publish_received  # type: ignore[method-assign]
+    BlockStore.publish_received = publish_received  # type: ignore[method-assign]
 
 
 def main() -> None:

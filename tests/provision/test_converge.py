@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -159,6 +161,15 @@ def test_progress_goes_step_by_step(cluster: Cluster) -> None:
     assert any(report.text == "made it" for report in cluster.reports if report.unit == "model")
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C works even where whoever started the tests had it ignored (a job in background)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_up_waits_for_a_control_plane_that_another_up_left_starting(cluster: Cluster) -> None:
     """As after two Ctrl-C: its process runs, and it has not said yet where it listens."""
     slow = cluster.driver.directory / "control.slow"
