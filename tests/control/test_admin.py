@@ -23,6 +23,8 @@ from tests.control.fake_engine import write_model
 from tests.control.state import make_state, until
 from tests.control.test_engines import Stage
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 
 

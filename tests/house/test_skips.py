@@ -13,6 +13,8 @@ import pytest
 
 from tests.conftest import ROOT, SKIPS, is_listed, listed_skips
 
+pytestmark = pytest.mark.slow
+
 SKIPPING_TEST = """
 import pytest
 

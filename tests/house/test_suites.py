@@ -11,6 +11,8 @@ from scripts import run_suites
 from scripts.run_suites import Suite, digest, main, read_suites, run_suite
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 Write = Callable[[str], None]
 
 

@@ -23,6 +23,8 @@ from evctl.trace.verify import TargetVerifier
 from tests.trace.fake_server import FakeServer, Seen
 from tests.trace.traces import branch, family, growing, trace
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"time_scale": 0.0, "start": (0.0, 0.0)}
 
 

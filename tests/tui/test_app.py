@@ -17,6 +17,8 @@ from evctl.tui.terminal import Terminal
 from tests.tui.fakes import FakeSource, cluster, event, node
 from tests.tui.screens import SIZES, staged
 
+pytestmark = pytest.mark.slow
+
 sizes = pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 
 EXPECTED = {
