@@ -203,7 +203,7 @@ class Agent:
         """Sleep until a message comes, or until time itself may change something."""
         if self._loop.awaits_transfer or self._uplink.backlog:
             wait_s = TRANSFER_WAIT_S
-        elif self._loop.active or self._loop.inbound.count:
+        elif not self._loop.idle:
             wait_s = ACTIVE_WAIT_S
         else:
             wait_s = IDLE_WAIT_S

@@ -159,11 +159,6 @@ class Loop:
         """Whether nobody counts on this node: no request, and no room promised to one."""
         return not len(self._roster) and not self.inbound.count
 
-    @property
-    def active(self) -> int:
-        """Requests that this node owns in any stage."""
-        return len(self._roster)
-
     def peer_lost(self, node: str, boot_id: str) -> None:
         self._transfer.disconnect(node, boot_id)
         self.outbound.peer_lost(node, boot_id)
