@@ -68,3 +68,7 @@ bench-tokens *MODELS:
 # CPU of an idle engine, in per cent of a core
 bench-idle *SECONDS:
     python -m tests.perf.idle {{ SECONDS }}
+
+# 32 clients stream for a minute from a cluster that is up: slowest TTFT over the median
+bench-fairness URL *ARGS:
+    python -m tests.perf.fairness {{ URL }} {{ ARGS }}
