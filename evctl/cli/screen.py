@@ -6,12 +6,20 @@ import sys
 
 from evctl.cli.output import percent, seconds, table
 from evctl.cli.style import painted_state
-from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus
+from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus, Refusal
 
 
 def status_screen(status: ClusterStatus) -> str:
     """All of it: identity, rates, queues of both phases, nodes."""
-    return "\n\n".join([_head(status), _queues(status), node_table(status.nodes)])
+    parts = [_head(status), _queues(status), node_table(status.nodes)]
+    if status.refusals:
+        parts.append("\n".join(_refusal(refusal) for refusal in status.refusals))
+    return "\n\n".join(parts)
+
+
+def _refusal(refusal: Refusal) -> str:
+    who = refusal.node or "an unknown engine"
+    return f"{who} was refused: {refusal.code}: {refusal.why}"
 
 
 def _head(status: ClusterStatus) -> str:
@@ -51,8 +59,8 @@ def _queues(status: ClusterStatus) -> str:
 
 def node_table(nodes: tuple[NodeStatus, ...]) -> str:
     def role(node: NodeStatus) -> str:
-        changing = node.target_role and node.target_role != node.role
-        return f"{node.role}->{node.target_role}" if changing else node.role
+        changing = node.target_role != node.role
+        return f"{node.role}>{node.target_role}" if changing else node.role
 
     rows = [
         [

@@ -46,7 +46,9 @@ _STATUS: Final[tuple[tuple[type[EvctlError], int], ...]] = (
     (UnreachableError, 503),
 )
 
-Actor = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Actor = Annotated[
+    str, StringConstraints(min_length=1, max_length=200), Field(examples=["ann@laptop"])
+]
 Text = Annotated[str, StringConstraints(max_length=1000)]
 
 
@@ -64,7 +66,9 @@ class SplitBody(_Body):
     force: also in the cooldown after a change."""
 
     split: Annotated[
-        str, StringConstraints(max_length=40), Field(json_schema_extra={"pattern": SPLIT_PATTERN})
+        str,
+        StringConstraints(max_length=40),
+        Field(json_schema_extra={"pattern": SPLIT_PATTERN, "examples": ["1P2D"]}),
     ]
     by: Actor
     reason: Text = ""

@@ -17,6 +17,7 @@ from evctl.core.effects import (
     Recall,
     Reject,
     SetRole,
+    SplitWritten,
 )
 from evctl.core.events import DispatchFailed, Event
 from evctl.policy.state import ClusterState
@@ -51,6 +52,7 @@ class Dispatcher:
             Reject: self._reject,
             Fail: self._fail,
             SetRole: lambda e: self._events.add("info", f"role {e.role}", e.node),
+            SplitWritten: lambda e: self._events.add_write(e.write),
             Notice: lambda e: self._events.add(e.level, e.what, e.node, e.request_id),
         }
 

@@ -13,6 +13,7 @@ import zmq
 from evctl.control.greeting import Doorkeeper
 from evctl.control.listening import open_listener
 from evctl.control.liveness import Liveness, Loss
+from evctl.control.refusals import Refusals
 from evctl.control.roster import Engine, Roster
 from evctl.control.settings import ControlSettings
 from evctl.control.statedir import StateDirectory
@@ -26,6 +27,7 @@ from evctl.core.events import (
     NodeLost,
     NodeReport,
 )
+from evctl.core.status import Refusal
 from evctl.wire import KeyPair, KeyRing, Received
 from evctl.wire.aio import Readiness
 from evctl.wire.messages import (
@@ -70,6 +72,9 @@ class Hub:
         self.counters: Counter[str] = Counter()
         self.on_inspection: Callable[[str, Inspection], None] = lambda _node, _message: None
         self.doorkeeper = Doorkeeper(settings, directory)
+        self.refusals = Refusals()
+        self.on_refusal: Callable[[Refusal], None] = lambda _: None
+        """Told of an engine that is turned away, once while the reason stays the same."""
         self.on_crash: Callable[[BaseException], None] = lambda _: None
         self._liveness = Liveness(directory, settings.node_lost_after_s)
         self._settings = settings
@@ -81,6 +86,7 @@ class Hub:
         self._streams = streams
         self._clock = clock
         self._ring = KeyRing()
+        self._keys: dict[str, bytes] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._tasks: list[asyncio.Task[None]] = []
         self._handlers: dict[type, Callable[[Engine, Any], None]] = {
@@ -104,6 +110,7 @@ class Hub:
             self._settings.listen_host,
             preferred_endpoint,
         )
+        self._listener.on_refusal = self._turn_away
         self._readiness = Readiness(self._listener)
         self._tasks = [
             asyncio.create_task(self._receive_forever(), name="engines"),
@@ -189,16 +196,27 @@ class Hub:
             self.doorkeeper.identity = None
         answer = self.doorkeeper.examine(hello, received.public_key, self._directory.node_keys())
         if isinstance(answer, Refused):
-            self.counters[f"refused_{answer.code}"] += 1
-            log.warning("engine %s refused: %s: %s", hello.peer.node, answer.code, answer.reason)
             self._listener.send(received.peer, answer)
+            self._turn_away(received.public_key, answer.code, answer.reason)
             return
+        self.refusals.forget(received.public_key)
         self._roster.drop(hello.peer.node)
-        engine = Engine(received.peer, hello, self._clock())
+        process = self._liveness.process_of(hello.peer.node)
+        engine = Engine(received.peer, hello, self._clock(), process)
         if self._listener.send(
             received.peer, Welcome(self._settings.cluster, self._epoch, self._secret)
         ):
             self._admit(engine)
+
+    def _turn_away(self, public_key: bytes, code: str, why: str) -> None:
+        """Take down that an engine may not join. It is the node whose key it has, whatever it
+        calls itself."""
+        self.counters[f"refused_{code}"] += 1
+        if any(engine.hello.peer.public_key == public_key for engine in self.engines.values()):
+            return  # one bad frame of an engine that is in
+        node = next((name for name, key in self._keys.items() if key == public_key), "")
+        if refusal := self.refusals.add(public_key, node, code, why):
+            self.on_refusal(refusal)
 
     def _admit(self, engine: Engine) -> None:
         """Take a node in: the reducer hears of it, its peers too, and it tells what it holds."""
@@ -302,7 +320,7 @@ class Hub:
             self._load_keys()
             for engine in list(self.engines.values()):
                 silent_s = self._clock() - engine.heard_s
-                if loss := self._liveness.examine(engine.node, silent_s):
+                if loss := self._liveness.examine(engine.process, silent_s):
                     self._lose(engine, loss)
             self._streams.sweep()
 
@@ -311,4 +329,5 @@ class Hub:
         self.send_all(Peers(self._epoch, peers))
 
     def _load_keys(self) -> None:
-        self._ring.replace(self._directory.node_keys().values())
+        self._keys = self._directory.node_keys()
+        self._ring.replace(self._keys.values())

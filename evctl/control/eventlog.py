@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
-from evctl.core.status import EventRecord
+import msgspec
+
+from evctl.core.status import EventRecord, SplitWrite
 
 MAX_RECORDS = 5_000
 _LEVELS = {"info": logging.INFO, "warn": logging.WARNING, "fail": logging.ERROR}
@@ -16,19 +18,49 @@ log = logging.getLogger("evctl.events")
 
 
 class EventLog:
-    """wall_s: seconds since the epoch. Sequences start at 1 and rise by one."""
+    """wall_s: seconds since the epoch. Sequences start at 1 and rise by one.
 
-    def __init__(self, wall_s: Callable[[], float]) -> None:
+    earlier: writes to the split in earlier lives, oldest first; they come first here too.
+    keep: told of each new write, for a later life.
+    """
+
+    def __init__(
+        self,
+        wall_s: Callable[[], float],
+        earlier: Iterable[EventRecord] = (),
+        keep: Callable[[EventRecord], None] = lambda _: None,
+    ) -> None:
         self._wall_s = wall_s
+        self._keep = keep
         self._records: deque[EventRecord] = deque(maxlen=MAX_RECORDS)
         self._waiters: set[asyncio.Event] = set()
         self.sequence = 0
+        for record in earlier:
+            self.sequence += 1
+            self._records.append(msgspec.structs.replace(record, sequence=self.sequence))
 
     def add(self, level: str, what: str, node: str = "", request_id: str = "") -> None:
-        self.sequence += 1
-        record = EventRecord(self.sequence, self._wall_s(), level, what, node, request_id)
-        self._records.append(record)
         extra = {"event": "cluster", "node": node, "request_id": request_id}
+        self._append(level, what, node, request_id, None, extra)
+
+    def add_write(self, write: SplitWrite) -> None:
+        """Somebody changed split or mode."""
+        extra = {"event": "split", "by": write.by, "generation": write.generation}
+        self._append("info", write.told(), "", "", write, extra)
+        self._keep(self._records[-1])
+
+    def _append(
+        self,
+        level: str,
+        what: str,
+        node: str,
+        request_id: str,
+        write: SplitWrite | None,
+        extra: Mapping[str, object],
+    ) -> None:
+        self.sequence += 1
+        record = EventRecord(self.sequence, self._wall_s(), level, what, node, request_id, write)
+        self._records.append(record)
         log.log(_LEVELS.get(level, logging.INFO), "%s", what, extra=extra)
         for waiter in self._waiters:
             waiter.set()

@@ -42,17 +42,23 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class Liveness:
-    """Judges silence. Nodes whose process nobody recorded are judged by silence alone."""
+    """Judges silence. Engines whose process nobody recorded are judged by silence alone."""
 
     def __init__(self, directory: StateDirectory, lost_after_s: float) -> None:
         self._directory = directory
         self._lost_after_s = lost_after_s
 
-    def examine(self, node: str, silent_s: float) -> Loss | None:
-        """None while the engine counts as alive."""
+    def process_of(self, node: str) -> NodeProcess | None:
+        """The recorded process of an engine that says Hello now. To be kept with the engine: when
+        it dies, its successor's may stand in the record before anybody looks. None where nobody
+        recorded one, or the record is of an earlier one."""
+        process = self._directory.node_process(node)
+        return None if process is None or why_gone(process) else process
+
+    def examine(self, process: NodeProcess | None, silent_s: float) -> Loss | None:
+        """None while the engine of that process counts as alive."""
         if silent_s <= LOOK_AFTER_S:
             return None
-        process = self._directory.node_process(node)
         if process is not None and (why := why_gone(process)):
             return Loss(why, may_wake=False)
         if silent_s > self._lost_after_s:

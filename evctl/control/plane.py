@@ -58,7 +58,9 @@ class ControlPlane:
         self.epoch = 1 + max([self._earlier.epoch if self._earlier else 0, *segments_of(self)])
         config = self._policy_config()
         self.state = ClusterState(config)
-        self.events = EventLog(time.time)
+        self.events = EventLog(
+            time.time, self.directory.split_writes(), self.directory.append_split_write
+        )
         self.measures = Measures(self.clock())
         self.counters: Counter[str] = Counter()
         self.streams = Streams(self.clock, self._give_up, self._progressed)
@@ -77,6 +79,9 @@ class ControlPlane:
             clock=self.clock,
         )
         self.hub.on_crash = self._crashed
+        self.hub.on_refusal = lambda refusal: self.events.add(
+            "warn", f"refused: {refusal.code}: {refusal.why}", refusal.node
+        )
         self._dispatcher = Dispatcher(
             self.state, self.epoch, self.hub, self.streams, self.events, self.writer.feed
         )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from evctl.control.statedir import NodeProcess
 from evctl.wire.messages import Hello, Load
 
 
 class Engine:
-    """A node's present connection. heard_s: when it last said something, on the hub's clock."""
+    """A node's present connection. heard_s: when it last said something, on the hub's clock.
+    process: that runs it, where that is known."""
 
-    def __init__(self, peer: bytes, hello: Hello, heard_s: float) -> None:
+    def __init__(
+        self, peer: bytes, hello: Hello, heard_s: float, process: NodeProcess | None
+    ) -> None:
         self.peer = peer
+        self.process = process
         self.hello = hello
         self.heard_s = heard_s
         self.load: Load | None = None

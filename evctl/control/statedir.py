@@ -1,6 +1,7 @@
 """The files in a cluster's state directory, as the control plane reads and writes them.
 
-All are small, written whole (a draft renamed into place) and readable by their owner only.
+All are small, written whole (a draft renamed into place; splits.jsonl grows by a line a write) and
+readable by their owner only.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from typing import BinaryIO, Final, TypeVar
 import msgspec
 
 from evctl.core.errors import ConfigError, ConflictError
+from evctl.core.status import EventRecord
 from evctl.wire.keys import from_z85
 
 SOCKET_PATH_BYTES: Final = 107
 """The longest path that a unix socket can have on Linux."""
 SECRET_BYTES: Final = 32
+SPLIT_WRITES: Final = "splits.jsonl"
+MAX_SPLIT_WRITES: Final = 200
 
 T = TypeVar("T")
 
@@ -136,6 +140,29 @@ class StateDirectory:
 
     def write_held_roles(self, held: HeldRoles) -> None:
         write_whole(self.root / "roles.json", msgspec.json.encode(held))
+
+    def split_writes(self) -> list[EventRecord]:
+        """Writes to the split in earlier lives, oldest first, the last MAX_SPLIT_WRITES of them;
+        drops older ones, and what a life left half written."""
+        path = self.root / SPLIT_WRITES
+        if not path.exists():
+            return []
+        whole = path.read_bytes().splitlines(keepends=True)
+        found = []
+        for line in whole[-MAX_SPLIT_WRITES:]:
+            try:
+                found.append(msgspec.json.decode(line, type=EventRecord))
+            except (msgspec.DecodeError, ValueError):
+                continue
+        if len(found) != len(whole):
+            write_whole(path, b"".join(msgspec.json.encode(one) + b"\n" for one in found))
+        return found
+
+    def append_split_write(self, record: EventRecord) -> None:
+        path = self.root / SPLIT_WRITES
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "ab") as file:
+            file.write(msgspec.json.encode(record) + b"\n")
 
     def model_directory(self, node: str, weights_hash: str) -> Path:
         """Where the model lies that this node's engine was told to load; in the cache of models

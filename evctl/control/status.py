@@ -64,6 +64,7 @@ class StatusBoard:
             nodes=tuple(self._node(node, now_s) for node in state.nodes.values()),
             held_by=state.held_by,
             hold_reason=state.hold_reason,
+            refusals=self._hub.refusals.listed(),
         )
 
     def _node(self, node: NodeRecord, now_s: float) -> NodeStatus:

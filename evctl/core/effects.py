@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from evctl.core.status import SplitWrite
+
 
 class Effect(msgspec.Struct, frozen=True, tag_field="t"):
     """Base of all effects; the class name is the tag."""
@@ -63,7 +65,13 @@ class Notice(Effect, frozen=True, tag=True):
     request_id: str = ""
 
 
-AnyEffect = Dispatch | Recall | Cancel | Reject | Fail | SetRole | Notice
+class SplitWritten(Effect, frozen=True, tag=True):
+    """A write to split and mode was accepted; SetRole follows for each node that moves."""
+
+    write: SplitWrite
+
+
+AnyEffect = Dispatch | Recall | Cancel | Reject | Fail | SetRole | Notice | SplitWritten
 
 
 class Explanation(msgspec.Struct, frozen=True):

@@ -8,7 +8,8 @@ API_VERSION = "evctl/v1"
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """One node. role: P or D, what the router sends it. target_role: differs while it changes.
+    """One node. target_role: P or D, by which the router sends work now. role: the settled one,
+    whose work is all that runs there; the two differ from a change until the old work has ended.
 
     state: ok, late (no heartbeat for a while), lost. age_s: since its last heartbeat.
     queue: requests waiting there, either phase; running: in a batch. l1, l2: used share, 0 to 1.
@@ -38,8 +39,40 @@ class QueueStatus(msgspec.Struct, frozen=True):
     wait_p95_s: float | None
 
 
+class Move(msgspec.Struct, frozen=True):
+    """One node's change of role."""
+
+    node: str
+    before: str
+    after: str
+    running: int
+    queued: int
+
+
+class SplitWrite(msgspec.Struct, frozen=True):
+    """An accepted write to split and mode: by whom, why. before, after: the splits aimed at,
+    equal when no node moves. generation: the cluster's after it."""
+
+    mode: str
+    before: str
+    after: str
+    by: str
+    reason: str
+    generation: int
+    moves: tuple[Move, ...] = ()
+
+    def told(self) -> str:
+        """As one line of the event log."""
+        split = f"{self.before} -> {self.after}" if self.moves else f"stays {self.after}"
+        why = f": {self.reason}" if self.reason else ""
+        return f"split {split} by {self.by}{why} ({self.mode}, generation {self.generation})"
+
+
 class EventRecord(msgspec.Struct, frozen=True):
-    """One line of the event log. sequence rises by one; time_s: seconds since the epoch."""
+    """One line of the event log. sequence rises by one; time_s: seconds since the epoch.
+
+    write: of a write to split and mode, in parts; `what` tells the same.
+    """
 
     sequence: int
     time_s: float
@@ -47,10 +80,25 @@ class EventRecord(msgspec.Struct, frozen=True):
     what: str
     node: str = ""
     request_id: str = ""
+    write: SplitWrite | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An engine that was turned away and has not joined since.
+
+    number: rises with each refusal in a life of the control plane. node: "" where the key is no
+    node's. public_key: what the connection proved, as z85.
+    """
+
+    number: int
+    node: str
+    public_key: str
+    code: str
+    why: str
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """One screen. split: as the roles are now; target_split: as they are to be.
+    """One screen. split: by settled roles; target_split: by those that the router sends by.
 
     mode: hold (split set by hand) or advise. generation rises with every accepted write.
     gateway, admin: URLs. in_flight: requests anywhere. epoch: life of the control plane.
@@ -78,16 +126,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     nodes: tuple[NodeStatus, ...]
     held_by: str = ""
     hold_reason: str = ""
-
-
-class Move(msgspec.Struct, frozen=True):
-    """One node's change of role."""
-
-    node: str
-    before: str
-    after: str
-    running: int
-    queued: int
+    refusals: tuple[Refusal, ...] = ()
 
 
 class SplitChange(msgspec.Struct, frozen=True):

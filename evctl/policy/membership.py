@@ -93,7 +93,8 @@ def _lose(turn: Turn, node: NodeRecord, reason: str) -> None:
         failed += 1
         turn.fail(record, f"node {node.name} was lost: {reason}")
     state.prefixes.forget(node.name)
-    turn.notice("fail", f"lost: {reason}; {failed} requests failed", node.name)
+    requests = "1 request" if failed == 1 else f"{failed} requests"
+    turn.notice("fail", f"lost: {reason}; {requests} failed", node.name)
 
 
 def _newcomer(state: ClusterState, name: str) -> NodeRecord:

@@ -6,11 +6,11 @@ on; what has not begun is called back and routed again within its phase; what ru
 
 from __future__ import annotations
 
-from evctl.core.effects import Explanation, Recall, SetRole
+from evctl.core.effects import Explanation, Recall, SetRole, SplitWritten
 from evctl.core.errors import UsageError
 from evctl.core.events import Override, RecallDenied, Recalled
 from evctl.core.split import Role, Split, parse_split
-from evctl.core.status import Move
+from evctl.core.status import Move, SplitWrite
 from evctl.policy.cluster import ClusterState, NodeRecord, Stage, fit_split
 from evctl.policy.turn import Turn
 
@@ -52,9 +52,16 @@ def on_override(turn: Turn, event: Override) -> None:
     state.mode = event.mode
     held = event.mode == "hold"
     state.held_by, state.hold_reason = (event.by, event.reason) if held else ("", "")
-    reason = f" ({event.reason})" if event.reason else ""
-    split = f" {state_after(state, moves)}" if held else ""
-    turn.notice("info", f"{event.mode}{split} by {event.by}{reason}")
+    write = SplitWrite(
+        mode=event.mode,
+        before=str(state.split),
+        after=state_after(state, moves),
+        by=event.by,
+        reason=event.reason,
+        generation=state.generation,
+        moves=moves,
+    )
+    turn.do(SplitWritten(write))
     if moves:
         turn.explanations.append(explain(state, moves))
     for move in moves:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from evctl.core.errors import EvctlError, ExitCode, UnreachableError
-from evctl.core.status import ClusterStatus, NodeStatus
+from evctl.core.status import ClusterStatus, NodeStatus, Refusal
 from evctl.provision.driver import CONTROL, ClusterDriver, UnitState
 from evctl.provision.plan import Change, Step, plan_up
 
@@ -54,11 +54,16 @@ class UpResult(msgspec.Struct, frozen=True):
     timed_out: bool = False
 
     @property
+    def serves(self) -> bool:
+        """Whether any node is in."""
+        return self.status is not None and any(n.state == "ok" for n in self.status.nodes)
+
+    @property
     def exit_code(self) -> ExitCode:
         if self.interrupted:
             return ExitCode.INTERRUPTED
         if self.failed:
-            return ExitCode.PARTIAL
+            return ExitCode.PARTIAL if self.serves else ExitCode.FAILED
         return ExitCode.TIMED_OUT if self.timed_out else ExitCode.DONE
 
 
@@ -91,6 +96,8 @@ class Convergence:
         self._changed: list[Change] = []
         self._failed: dict[str, str] = {}
         self._boots_before: dict[str, str] = {}
+        self._refused_before: dict[str, int] = {}
+        """Node that was started -> number of the last refusal before that."""
         self._status: ClusterStatus | None = None
 
     def run(self, only: Collection[str] = ()) -> UpResult:
@@ -159,6 +166,8 @@ class Convergence:
         if change.action in ("restart", "stop"):
             self._driver.stop(change.unit, STOP_TIMEOUT_S)
         if change.action != "stop":
+            refusals = self._status.refusals if self._status else ()
+            self._refused_before[change.unit] = max((r.number for r in refusals), default=0)
             self._driver.start_node(self._config, change.unit)
 
     # ------------------------------------------------------------------ joining
@@ -178,6 +187,9 @@ class Convergence:
                 elif not self._driver.is_running(name):
                     waiting.remove(name)
                     self._fail(name, "its process ended")
+                elif (refusal := self._refusal(name)) and not self._try_again(name, refusal):
+                    waiting.remove(name)
+                    self._fail(name, f"it was refused: {refusal.code}: {refusal.why}", quote=False)
             if waiting and not self._driver.is_running(CONTROL):
                 raise _control_ended(self._driver.last_words(CONTROL))
             if waiting and time.monotonic() > deadline:
@@ -190,8 +202,31 @@ class Convergence:
         self._ask()
         return True
 
-    def _fail(self, name: str, why: str) -> None:
-        words = self._driver.last_words(name)
+    def _refusal(self, name: str) -> Refusal | None:
+        """Why the control plane does not let the process in that runs now, if so."""
+        key = self._driver.public_key(name)
+        after = self._refused_before.get(name, 0)
+        for refusal in self._status.refusals if self._status else ():
+            is_its = name == refusal.node or (key and key == refusal.public_key)
+            if is_its and refusal.number > after:
+                return refusal
+        return None
+
+    def _try_again(self, name: str, refusal: Refusal) -> bool:
+        """Restart a refused engine that was here before us: what kept it out may be mended by
+        now, and it would not ask again. False for one that we have started."""
+        if name in self._refused_before:
+            return False
+        why = f"it was refused: {refusal.code}: {refusal.why}"
+        change = Change(name, Step.ENGINE, "restart", why)
+        try:
+            self._do(change, lambda: self._engine(change))
+        except EvctlError:
+            return False
+        return True
+
+    def _fail(self, name: str, why: str, *, quote: bool = True) -> None:
+        words = self._driver.last_words(name) if quote else ""
         self._failed[name] = f"{why}; its last words:\n{words}" if words else why
         self._tell(Report(name, Step.JOINED, self._failed[name], "failed"))
 

@@ -111,6 +111,10 @@ class ClusterDriver(Protocol):
 
     def open_log(self, unit: str) -> LogReader: ...
 
+    def public_key(self, node: str) -> str:
+        """z85 of the key that the node proves itself with; "" where there is none."""
+        ...
+
     def purge(self) -> None:
         """Remove all files of the cluster. Nothing may run."""
         ...

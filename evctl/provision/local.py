@@ -79,6 +79,9 @@ class LocalDriver:
     def open_log(self, unit: str) -> LogReader:
         return logs.FileLog(self._logs / f"{unit}.jsonl")
 
+    def public_key(self, node: str) -> str:
+        return keyfiles.proven_key(self._keys / f"{node}.key")
+
     def last_words(self, unit: str) -> str:
         return "\n".join(self.open_log(unit).tail(FAILED_LOG_LINES))
 

@@ -11,11 +11,11 @@ from evctl.tui.terminal import Terminal, detect
 REMOTE_FPS = "15"
 
 
-def run(source: AdminSource, *, read_only: bool = False, protected: bool = False) -> None:
+def run(source: AdminSource, *, by: str, read_only: bool = False, protected: bool = False) -> None:
     """Show the cluster behind `source` until the person leaves.
 
-    protected: a change asks for the cluster's name to be typed. Needs a terminal on stdin and
-    stdout; the caller checks that.
+    by: whom the journal names for a change. protected: a change asks for the cluster's name to
+    be typed. Needs a terminal on stdin and stdout; the caller checks that.
     """
     terminal = detect(os.environ)
     _prepare(terminal)
@@ -23,7 +23,12 @@ def run(source: AdminSource, *, read_only: bool = False, protected: bool = False
     from evctl.tui.application import TopApp
 
     app = TopApp(
-        source, clock=time.monotonic, terminal=terminal, read_only=read_only, protected=protected
+        source,
+        clock=time.monotonic,
+        terminal=terminal,
+        read_only=read_only,
+        protected=protected,
+        by=by,
     )
     app.run()
 

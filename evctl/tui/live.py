@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Callable
 from contextlib import suppress
 from typing import ClassVar
@@ -45,13 +44,13 @@ class LiveApp(App[None], inherit_bindings=False):
         terminal: Terminal,
         read_only: bool = False,
         protected: bool = False,
-        by: str | None = None,
+        by: str,
     ) -> None:
         super().__init__(ansi_color=True if terminal.mono else None)
         self._source = source
         self._clock = clock
         self._terminal = terminal
-        self._by = by or getpass.getuser()
+        self._by = by
         self._frozen: Model | None = None
         self._timer: Timer | None = None
         self._laid_out = False

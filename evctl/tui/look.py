@@ -10,7 +10,7 @@ import msgspec
 
 
 class Glyphs(msgspec.Struct, frozen=True):
-    """One character each, except arrow and cut."""
+    """One character each, except arrow. into: between two roles of a node."""
 
     prefill: str = "■"
     decode: str = "◆"
@@ -23,6 +23,7 @@ class Glyphs(msgspec.Struct, frozen=True):
     stale: str = "◌"
     paused: str = "‖"
     arrow: str = "→"
+    into: str = "→"
     dot: str = "·"
     dash: str = "—"
     cut: str = "…"
@@ -44,6 +45,7 @@ ASCII = Glyphs(
     stale="!",
     paused="=",
     arrow="->",
+    into=">",
     dot="-",
     dash="--",
     cut="~",

@@ -64,6 +64,9 @@ class Channel:
         self.limits = limits
         self.on_ready: Callable[[], None] | None = None
         """Called after a send that may have hidden a message from an edge-triggered poller."""
+        self.on_refusal: Callable[[bytes, str, str], None] = lambda _key, _code, _why: None
+        """Told the public key of a peer that may not connect, or whose frame was refused, with
+        code and reason. Called within receive()."""
         self._clock = clock
         self._quiet_until_s: dict[str, float] = {}
         self._socket: zmq.Socket[bytes] = context.socket(kind, socket_class=zmq.Socket)
@@ -170,6 +173,7 @@ class Channel:
         answer = encode_refused(error.code, error.why, error.request_id, version=error.version)
         if not self._send_frames([peer, answer] if peer else [answer]):
             self.counters["refusal_unsent"] += 1
+        self.on_refusal(public_key, error.code, error.why)
 
 
 def _set_options(socket: zmq.Socket[bytes], keypair: KeyPair, limits: SocketLimits) -> None:

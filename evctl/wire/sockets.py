@@ -48,6 +48,8 @@ _FAILURES: Final[dict[int, str]] = {
     zmq.EVENT_ACCEPT_FAILED: "accept_failed",
 }
 _MAX_DENIALS: Final = 256
+KEY_DENIED: Final = "EV-3014"
+"""Code of a connection that was turned away because its key is not on the list."""
 _DEFAULT_LIMITS: Final = SocketLimits()
 
 
@@ -140,6 +142,7 @@ class Listener(Channel):
             key, address = self._denials.popleft()
             why = f"a key from {address} is not on the list"
             self._note("denied_key", why, public_key=to_z85(key), address=address)
+            self.on_refusal(key, KEY_DENIED, why)
         unlogged = self._denials_unlogged
         self.counters["denied_key"] += unlogged - self._denials_counted
         self._denials_counted = unlogged

@@ -16,12 +16,24 @@ import msgspec
 import pytest
 
 from evctl import __version__
-from evctl.core.status import EventRecord
+from evctl.core.status import EventRecord, Move, Refusal, SplitWrite
 from tests.cli.conftest import Run, write_state
 from tests.client.fake_admin import FakeAdmin, node, status
 from tests.conftest import ROOT
 
 GOLDEN = Path(__file__).parent / "golden"
+WRITES = (
+    SplitWrite(
+        mode="hold",
+        before="2P1D",
+        after="1P2D",
+        by="ada@desk",
+        reason="evening load",
+        generation=8,
+        moves=(Move("n2", "P", "D", running=1, queued=2),),
+    ),
+    SplitWrite("advise", "1P2D", "1P2D", by="bob@laptop", reason="", generation=9),
+)
 UPDATE = os.environ.get("EVCTL_UPDATE_GOLDEN") == "1" and os.environ.get("CI") != "true"
 
 
@@ -101,11 +113,12 @@ def test_without_a_cluster(run: Run, home: Path, name: str, command: str, code: 
 def test_with_a_cluster(
     run: Run, home: Path, fake: FakeAdmin, name: str, command: str, code: int
 ) -> None:
+    at_s = 1_790_000_000.5 if "json" in name else time.time() - 60
     fake.events = [
         EventRecord(1, time.time() - 300, "info", "joined as P", node="n1"),
-        EventRecord(
-            2, 1_790_000_000.5 if "json" in name else time.time() - 60, "info", "role D", "n2"
-        ),
+        EventRecord(2, at_s, "info", WRITES[0].told(), write=WRITES[0]),
+        EventRecord(3, at_s, "info", "role D", node="n2"),
+        EventRecord(4, at_s + 1, "info", WRITES[1].told(), write=WRITES[1]),
     ]
     write_logs(home)
     ran = run(*command.split())
@@ -125,6 +138,10 @@ def test_status_of_a_cluster_in_trouble(run: Run, home: Path, fake: FakeAdmin) -
             node("n1", "P", state="late", age_s=4.2),
             node("n2", "P", target_role="D", running=3),
             node("n3", "D", state="lost", age_s=312.0),
+        ),
+        refusals=(
+            Refusal(7, "n3", "k3", "EV-1335", "the cluster's weights are 1a2b, yours 3c4d"),
+            Refusal(8, "", "k9", "EV-3014", "a key from 127.0.0.1 is not on the list"),
         ),
     )
     hold_against_file("status_trouble", plain(_both(run("status").out, ""), home))

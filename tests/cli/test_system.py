@@ -2,89 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from tests.conftest import ROOT
+from tests.live.shell import Shell, node_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
-
-FILE = """\
-name: sys
-nodes: 3
-split: 2P1D
-model: random-4l256
-l1_tokens: 4096
-gateway: {port: 0}
-"""
-
-
-class Shell:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.file = folder / "sys.yaml"
-        self.file.write_text(FILE)
-        path = [str(ROOT), str(ROOT / "engine"), str(ROOT / "kernels")]
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")]),
-            "XDG_STATE_HOME": str(folder / "state"),
-            "XDG_CONFIG_HOME": str(folder / "config"),
-        }
-
-    def __call__(self, command: str, code: int = 0) -> str:
-        result = subprocess.run(
-            [sys.executable, "-m", "evctl.cli", *command.split()],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert result.returncode == code, f"{command}: {result.stdout}{result.stderr}"
-        return result.stdout
-
-    def json(self, command: str, code: int = 0) -> dict[str, Any]:
-        return json.loads(self(f"{command} -o json", code))
-
-    @property
-    def state(self) -> Path:
-        return self.folder / "state" / "evctl" / "clusters" / "sys"
-
-    def pid(self, file: str) -> int:
-        return int(json.loads((self.state / file).read_text())["pid"])
-
-    def status_until(self, true: Any, what: str, timeout_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            status = self.json("status")
-            if true(status):
-                return status
-            assert time.monotonic() < deadline, f"no {what} within {timeout_s} s: {status}"
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     shell = Shell(tmp_path)
     yield shell
-    if shell.state.exists():
-        shell("down -y --drain-timeout 0")
-
-
-def node_of(status: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(node for node in status["nodes"] if node["name"] == name)
+    shell.end()
 
 
 def test_the_life_of_a_cluster(shell: Shell) -> None:
@@ -102,19 +39,19 @@ def test_the_life_of_a_cluster(shell: Shell) -> None:
 
     assert shell.json("up sys.yaml")["changed"] == 0
 
-    os.kill(shell.pid("nodes/n2.json"), signal.SIGKILL)
+    os.kill(shell.pid("n2"), signal.SIGKILL)
     seen = shell.status_until(lambda s: node_of(s, "n2")["state"] != "ok", "loss of n2", 10.0)
     assert node_of(seen, "n1")["state"] == "ok"
     healed = shell.json("up sys")
     assert [change["unit"] for change in healed["changes"]] == ["n2"]
     assert node_of(shell.json("status"), "n2")["state"] == "ok"
 
-    engines = [shell.pid(f"nodes/n{i}.json") for i in (1, 2, 3)]
-    os.kill(shell.pid("control.json"), signal.SIGKILL)
+    engines = [shell.pid(f"n{i}") for i in (1, 2, 3)]
+    os.kill(shell.pid("control"), signal.SIGKILL)
     assert shell.json("status", code=4)["error"]["code"] == "EV-1401"
     back = shell.json("up sys.yaml")
     assert [change["unit"] for change in back["changes"]] == ["control"]
-    assert [shell.pid(f"nodes/n{i}.json") for i in (1, 2, 3)] == engines
+    assert [shell.pid(f"n{i}") for i in (1, 2, 3)] == engines
 
     shell("split set 1P2D", code=8)
     change = shell.json("split set 1P2D -y")
@@ -127,7 +64,7 @@ def test_the_life_of_a_cluster(shell: Shell) -> None:
 
     assert "joined" in shell("logs --tail 50")
     assert "ready" in shell("logs n1")
-    pids = [*engines, shell.pid("control.json")]
+    pids = [*engines, shell.pid("control")]
     down = shell.json("down -y")
     assert down["units"] == ["control", "n1", "n2", "n3"]
     assert not any(map(is_alive, pids))

@@ -64,6 +64,10 @@ class FakeEngine:
         self._greeted = 0
         self._task = asyncio.create_task(self._run())
 
+    @property
+    def public_key(self) -> bytes:
+        return self._keys.public
+
     def hello(self) -> Hello:
         address = TransferAddress("shm", self.name, self.boot_id, "x", 0, 1, 1)
         peer = PeerInfo(self.name, self.boot_id, "tcp://127.0.0.1:1", self._keys.public, address)

@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from evctl.client.admin import AdminClient
 from evctl.control.admin import create_admin_app
+from evctl.control.eventlog import EventLog
 from evctl.control.serving import HttpServer, listen_unix
 from evctl.core.errors import ConflictError, EvctlError, RefusedError, UsageError
 from evctl.core.events import NodeJoined
@@ -99,6 +100,36 @@ async def test_a_split_is_planned_set_and_held(office: Office) -> None:
     assert forced.generation == 3
     status = await office.ask(lambda: client.set_mode("advise", by="bob"))
     assert (status.mode, status.held_by) == ("advise", "")
+
+
+async def test_the_event_log_says_who_wrote_and_why_also_in_a_later_life(office: Office) -> None:
+    client = office.client
+    await office.ask(lambda: client.set_split("1P2D", by="ann@desk", reason="evening load"))
+    await office.ask(lambda: client.set_mode("advise", by="bob"))
+    events = await office.ask(lambda: client.events(since=0, limit=1000))
+    first, second = (event for event in events if event.write is not None)
+    assert first.write is not None
+    assert (first.write.by, first.write.reason) == ("ann@desk", "evening load")
+    assert (first.write.before, first.write.after, first.write.generation) == ("2P1D", "1P2D", 1)
+    assert [(m.node, m.before, m.after) for m in first.write.moves] == [("n1", "P", "D")]
+    assert first.what == "split 2P1D -> 1P2D by ann@desk: evening load (hold, generation 1)"
+    assert second.what == "split stays 1P2D by bob (advise, generation 2)"
+
+    kept = office.plane.directory.root / "splits.jsonl"
+    assert kept.stat().st_mode & 0o077 == 0
+    with kept.open("ab") as file:
+        file.write(b'{"sequence": 3, "ti')  # a life that ended in the middle of a line
+    earlier = office.plane.directory.split_writes()
+    assert [(one.time_s, one.write) for one in earlier] == [
+        (one.time_s, one.write) for one in (first, second)
+    ]
+    later = EventLog(lambda: 9.0, earlier)
+    later.add("info", "control plane up, epoch 2")
+    assert [(e.sequence, e.what) for e in later.since(0)] == [
+        (1, first.what),
+        (2, second.what),
+        (3, "control plane up, epoch 2"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest_asyncio
 
 from evctl.control.frontdoor import OverloadedError
 from evctl.control.plane import ControlPlane
+from evctl.control.refusals import MAX_REFUSALS, Refusals
 from evctl.core.errors import ConflictError
 from evctl.core.events import (
     FirstToken,
@@ -23,7 +26,7 @@ from evctl.core.events import (
     TransferDone,
 )
 from evctl.core.kv import KvLayout
-from evctl.wire.keys import generate_keypair, load_keypair
+from evctl.wire.keys import generate_keypair, load_keypair, to_z85
 from evctl.wire.messages import (
     CancelRequest,
     InventoryBlock,
@@ -224,6 +227,13 @@ async def test_an_engine_that_does_not_belong_is_told_why(
     assert [r.code for r in other.of(Refused)] == [code]
     assert not other.of(Welcome)
     assert stage.alive() == {"n1"}
+    (refusal,) = stage.plane.status().refusals
+    assert (refusal.node, refusal.code) == ("n2", code)
+    (event,) = (e for e in stage.plane.events.since(0) if e.level == "warn")
+    assert (event.node, event.what) == ("n2", f"refused: {code}: {refusal.why}")
+    await other.close()
+    await stage.join("n2")
+    assert stage.plane.status().refusals == ()
 
 
 async def test_a_node_joins_with_its_own_key_only(stage: Stage) -> None:
@@ -234,6 +244,25 @@ async def test_a_node_joins_with_its_own_key_only(stage: Stage) -> None:
     stage.engines["n3"] = stranger = FakeEngine(stage.plane, "n3", keypair=generate_keypair())
     await until(lambda: stage.plane.hub.wire_counters().get("denied_key"), 5, "the denial")
     assert not stranger.received
+    liar, unknown = stage.plane.status().refusals
+    assert (liar.node, liar.code) == ("n1", "EV-1332"), "it is whom its key says"
+    assert (unknown.node, unknown.code) == ("", "EV-3014")
+    assert unknown.public_key == to_z85(stranger.public_key)
+
+
+def test_refusals_are_bounded_and_strangers_go_first() -> None:
+    refusals = Refusals()
+    assert refusals.add(b"n" * 32, "n1", "EV-1334", "another model")
+    assert refusals.add(b"n" * 32, "n1", "EV-1334", "another model") is None
+    told = [
+        refusals.add(number.to_bytes(32), "", "EV-3014", f"a key from {number}")
+        for number in range(5 * MAX_REFUSALS)
+    ]
+    assert sum(one is not None for one in told) == 1, "strangers do not fill the event log"
+    listed = refusals.listed()
+    assert len(listed) == MAX_REFUSALS
+    assert listed[0].node == "n1"
+    assert [one.number for one in listed] == sorted(one.number for one in listed)
 
 
 def _peers(engine: FakeEngine) -> set[str]:
@@ -260,17 +289,39 @@ async def test_peers_hear_of_each_other_and_of_losses(tmp_path: Path) -> None:
         await stage.close()
 
 
-async def test_a_dead_process_is_noticed_at_once(stage: Stage) -> None:
-    await stage.join("n1", "n2", "n3")
-    record = {"pid": os.getpid(), "start_time": psutil.Process().create_time()}
-    path = stage.settings.directory / "nodes" / "n1.json"
-    path.write_text(json.dumps(record))
+async def test_a_dead_process_is_noticed_at_once_even_if_another_has_its_place(
+    stage: Stage,
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        path = stage.settings.directory / "nodes" / "n1.json"
+        path.write_text(_record_of(process.pid))
+        await stage.join("n1", "n2", "n3")
+        stage.engines["n1"].mute = True
+        await asyncio.sleep(1.2)
+        assert "n1" in stage.alive(), "it is silent, but its process lives"
+    finally:
+        process.kill()
+        process.communicate()
+    path.write_text(_record_of(os.getpid()))  # as `evctl up` does, which was faster than we
+    await until(lambda: "n1" not in stage.alive(), 3, "the loss")
+    assert f"process {process.pid} ended" in stage.plane.events.since(0)[-1].what
+
+
+async def test_a_record_of_an_earlier_process_is_not_held_against_an_engine(
+    stage: Stage,
+) -> None:
+    record = json.loads(_record_of(os.getpid()))
+    stale = {**record, "start_time": record["start_time"] - 100}
+    (stage.settings.directory / "nodes" / "n1.json").write_text(json.dumps(stale))
+    await stage.join("n1")
     stage.engines["n1"].mute = True
     await asyncio.sleep(1.2)
-    assert "n1" in stage.alive(), "it is silent, but its process lives"
-    path.write_text(json.dumps({**record, "start_time": record["start_time"] - 100}))
-    await until(lambda: "n1" not in stage.alive(), 3, "the loss")
-    assert "process" in stage.plane.events.since(0)[-1].what
+    assert stage.alive() == {"n1"}
+
+
+def _record_of(pid: int) -> str:
+    return json.dumps({"pid": pid, "start_time": psutil.Process(pid).create_time()})
 
 
 async def test_what_a_joining_engine_holds_is_asked_for(stage: Stage) -> None:

@@ -1,7 +1,8 @@
 """Stand-ins for the programs of a cluster: they start at once and do as they are told.
 
 stand_in.py control --cluster-dir DIR    serves status on DIR/admin.sock, writes control.json
-stand_in.py engine --config FILE         waits for SIGTERM; fails when FILE's .fail exists
+stand_in.py engine --config FILE         waits for SIGTERM; fails when FILE's .fail exists, and is
+                                         refused by the control plane when FILE's .refused does
 stand_in.py models fetch NAME            prints a directory
 """
 
@@ -21,7 +22,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus
+from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus, Refusal
 
 QUEUE = QueueStatus(waiting=0, running=0, wait_p50_s=None, wait_p95_s=None)
 
@@ -45,6 +46,12 @@ def engine(arguments: list[str]) -> int:
         print("cannot start: told to fail", file=sys.stderr)
         return 3
     boot = path.with_suffix(".boot")
+    refused = path.with_suffix(".refused")
+    if refused.exists():
+        number = int(refused.read_text() or 0) + 1
+        refused.write_text(str(number))
+        signal.sigwait({signal.SIGTERM})
+        return 0
     boot.write_text(f"boot-{os.getpid()}")
     print(json.dumps({"time_s": time.time(), "level": "info", "message": "ready"}), flush=True)
     signal.sigwait({signal.SIGTERM})
@@ -107,8 +114,11 @@ def control(arguments: list[str]) -> int:
 
 def status(directory: Path, epoch: int) -> ClusterStatus:
     config = json.loads((directory / "cluster.json").read_text())
-    nodes = []
+    nodes, refusals = [], []
     for name in (node["name"] for node in config["nodes"]):
+        refused = directory / "nodes" / f"{name}.config.refused"
+        if refused.exists() and (number := refused.read_text()):
+            refusals.append(Refusal(int(number), name, "key", "EV-1334", "another model"))
         record = directory / "nodes" / f"{name}.json"
         boot = directory / "nodes" / f"{name}.config.boot"
         if record.exists() and boot.exists():
@@ -151,6 +161,7 @@ def status(directory: Path, epoch: int) -> ClusterStatus:
         requests_rejected=0,
         throughput_rps=0.0,
         nodes=tuple(nodes),
+        refusals=tuple(refusals),
     )
 
 

@@ -78,6 +78,35 @@ def test_a_node_that_fails_does_not_hinder_the_others(cluster: Cluster) -> None:
     assert what(cluster.up()) == [("start", "n2")]
 
 
+def test_a_refused_node_is_told_at_once_and_asks_again_at_the_next_up(cluster: Cluster) -> None:
+    refused = cluster.driver.directory / "nodes" / "n2.config.refused"
+    refused.parent.mkdir(parents=True)
+    refused.write_text("")
+    begun_s = time.monotonic()
+    result = cluster.up(join_timeout_s=60)
+    assert time.monotonic() - begun_s < 30, "nobody waits for the end of the time"
+    assert result.exit_code == 5
+    assert result.failed == {"n2": "it was refused: EV-1334: another model"}
+    assert "n2" not in [node.name for node in result.status.nodes]  # type: ignore[union-attr]
+
+    again = cluster.up(join_timeout_s=60)
+    assert what(again) == [("restart", "n2")], "once: it is refused again"
+    assert again.failed.keys() == {"n2"}
+
+    refused.unlink()
+    cluster.driver.stop("n2", 5.0)
+    assert cluster.up().exit_code == 0
+
+
+def test_it_is_no_partial_success_when_no_node_comes_up(cluster: Cluster) -> None:
+    folder = cluster.driver.directory / "nodes"
+    folder.mkdir(parents=True)
+    for name in ("n1", "n2", "n3"):
+        (folder / f"{name}.config.refused").write_text("")
+    result = cluster.up(join_timeout_s=60)
+    assert (result.exit_code, len(result.failed)) == (1, 3)
+
+
 def test_a_control_plane_that_fails_says_why(cluster: Cluster) -> None:
     cluster.up()
     cluster.down()

@@ -13,31 +13,18 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.tui.tmux import DEADLINE_S, Tmux
 
 pytestmark = pytest.mark.system
-DEADLINE_S = 20.0
 
 
-class Terminal:
-    """A tmux of its own, one window with the interface in it."""
+class Terminal(Tmux):
+    """The interface over an admin API that a test starts and ends."""
 
     def __init__(self, folder: Path) -> None:
-        self.socket, self.admin, self.log = (
-            str(folder / "tmux"),
-            str(folder / "admin.sock"),
-            folder / "writes.jsonl",
-        )
+        super().__init__(folder)
+        self.admin, self.log = str(folder / "admin.sock"), folder / "writes.jsonl"
         self._server: subprocess.Popen[bytes] | None = None
-
-    def tmux(self, *words: str) -> str:
-        done = subprocess.run(
-            ["tmux", "-f", "/dev/null", "-S", self.socket, *words],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
-        return done.stdout
 
     def start_server(self) -> None:
         command = [sys.executable, "-m", "tests.tui.fake_admin", self.admin, str(self.log)]
@@ -51,39 +38,14 @@ class Terminal:
 
     def start_top(self, width: int, height: int, *words: str, **environ: str) -> None:
         kept = ("PATH", "PYTHONPATH", "HOME")
-        given = {
-            "LANG": "C.UTF-8",
-            "TERM": "tmux-256color",
-            **{name: os.environ[name] for name in kept if name in os.environ},
-            **environ,
-        }
-        assigned = [f"{name}={value}" for name, value in given.items()]
-        command = [sys.executable, "-m", "tests.tui.top_process", self.admin, *words]
-        size = ["-x", str(width), "-y", str(height)]
-        self.tmux(
-            "-u", "new-session", "-d", "-s", "t", *size, "-c", str(ROOT), "env", "-i",
-            *assigned, *command,
-        )  # fmt: skip
-
-    def keys(self, *keys: str) -> None:
-        self.tmux("send-keys", "-t", "t", *keys)
-
-    def screen(self) -> str:
-        return self.tmux("capture-pane", "-p", "-t", "t")
-
-    def sees(self, *wanted: str) -> str:
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            screen = self.screen()
-            if all(each in screen for each in wanted):
-                return screen
-            assert time.monotonic() < deadline, f"never saw {wanted}:\n{screen}"
-            time.sleep(0.05)
-
-    def keep(self, name: str) -> None:
-        """Leave the screen for a person, where EVCTL_CAPTURES names a folder."""
-        if folder := os.environ.get("EVCTL_CAPTURES"):
-            (Path(folder) / f"top-{name}.txt").write_text(self.screen(), encoding="utf-8")
+        given = {name: os.environ[name] for name in kept if name in os.environ}
+        self.start(
+            [sys.executable, "-m", "tests.tui.top_process", self.admin, *words],
+            width=width,
+            height=height,
+            folder=ROOT,
+            environ={**given, **environ},
+        )
 
     def writes(self) -> list[dict[str, object]]:
         if not self.log.exists():
@@ -91,9 +53,7 @@ class Terminal:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
     def close(self) -> None:
-        subprocess.run(
-            ["tmux", "-S", self.socket, "kill-server"], capture_output=True, check=False
-        )
+        super().close()
         self.stop_server()
 
 
@@ -159,7 +119,7 @@ def test_ascii_and_without_colour(terminal: Terminal) -> None:
     terminal.sees("# P", "* D", "live")
     terminal.keep("120x36-ascii")
     assert terminal.screen().isascii()
-    coloured = terminal.tmux("capture-pane", "-p", "-e", "-t", "t")
+    coloured = terminal("capture-pane", "-p", "-e", "-t", "t")
     assert "[38" not in coloured
     assert "[48" not in coloured
     terminal.keys("?")
@@ -172,13 +132,6 @@ def test_q_leaves(terminal: Terminal) -> None:
     terminal.sees("live")
     terminal.keys("q")
     deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        done = subprocess.run(
-            ["tmux", "-S", terminal.socket, "has-session", "-t", "t"],
-            capture_output=True,
-            check=False,
-        )
-        if done.returncode:
-            return
+    while not terminal.has_ended():
+        assert time.monotonic() < deadline, f"still there:\n{terminal.screen()}"
         time.sleep(0.05)
-    pytest.fail(f"still there:\n{terminal.screen()}")

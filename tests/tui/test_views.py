@@ -101,6 +101,14 @@ def test_the_split_panel_counts_by_letter_and_shape() -> None:
     assert max(len(row) for row in rows) <= 37
 
 
+def test_the_split_panel_does_not_count_on_lost_nodes() -> None:
+    status = cluster(node("n1"), node("n2", state="lost"), node("n3", "D"))
+    scene = scene_of(model_of(status))
+    rows = split_panel(scene, 37, 4).plain.splitlines()
+    assert words(Text(rows[0])) == "P ■? 1 of 2 run 4 wait 3"
+    assert rows[0].index("run") == rows[1].index("run")
+
+
 def test_the_split_panel_names_who_is_moving() -> None:
     moving = cluster(node("n1"), node("n2", target_role="D"), node("n3", "D"))
     rows = split_panel(scene_of(model_of(moving)), 37, 4).plain.splitlines()
@@ -116,7 +124,16 @@ def test_queues_show_waits_and_the_last_minutes() -> None:
     rows = queues_panel(scene_of(model_of(status)), 41, 4).plain.splitlines()
     assert words(Text(rows[1])) == "P ■ 0.42 1.84 ▇"
     assert words(Text(rows[2])) == "D ◆ - -"
+    assert rows[0].endswith("p95, last 3m  ▇ 1.84")
     assert all(len(row) <= 41 for row in rows)
+
+
+def test_waits_of_both_phases_have_one_scale() -> None:
+    status = cluster(prefill=QueueStatus(0, 0, 0.1, 8.0), decode=QueueStatus(0, 0, 0.1, 0.5))
+    for width in (41, 36, 30):
+        rows = queues_panel(scene_of(model_of(status)), width, 4).plain.splitlines()
+        assert (rows[1][-1], rows[2][-1]) == ("▇", "▁")
+        assert all(len(row) <= width for row in rows[:3]), rows
 
 
 @pytest.mark.parametrize("width", [76, 37])

@@ -11,6 +11,7 @@ from evctl.tui.app import run
 if __name__ == "__main__":
     run(
         AdminClient(Path(sys.argv[1])),
+        by="alice@desk",
         read_only="--read-only" in sys.argv,
         protected="--protected" in sys.argv,
     )

@@ -59,6 +59,8 @@ def test_a_denied_key_is_logged_counted_and_may_come_back(
     wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = generate_keypair()
+    told: list[tuple[bytes, str, str]] = []
+    wire.listener.on_refusal = lambda *refusal: told.append(refusal)
     dialer = wire.dial(keypair=stranger)
     counters = wire.listener.counters
     wire.until(
@@ -71,6 +73,7 @@ def test_a_denied_key_is_logged_counted_and_may_come_back(
     record = next(r for r in records(caplog, "wire.denied_key") if "public_key" in r)
     assert record["public_key"] == to_z85(stranger.public)
     assert record["address"] == "127.0.0.1"
+    assert told[0] == (stranger.public, "EV-3014", record["why"])
     assert counters["connections"] == counters["received"] == 0
     check_alive(wire)
     wire.ring.add(stranger.public)
@@ -145,7 +148,10 @@ def test_a_bad_frame_is_answered_logged_and_counted(
     wire: Wire, caplog: pytest.LogCaptureFixture, frame: bytes, reason: str
 ) -> None:
     dialer = wire.connect()
+    told: list[tuple[bytes, str, str]] = []
+    wire.listener.on_refusal = lambda *refusal: told.append(refusal)
     answer = refused(wire, dialer, frame)
+    assert told == [(wire.client.public, answer.code, answer.reason)]
     [record] = records(caplog, f"wire.refused_{reason}")
     assert answer.code == record["code"]
     assert answer.reason == record["why"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
@@ -17,12 +17,17 @@ from evctl.cli.output import Form, OutputOption, chosen, print_document, table
 from evctl.cli.target import ClusterOption, ConfirmOption, Target, YesOption, find_target, who
 from evctl.core.errors import ExitCode, UnreachableError, UsageError
 from evctl.core.split import Split, parse_split
-from evctl.core.status import ClusterStatus, SplitChange
+from evctl.core.status import ClusterStatus, EventRecord, SplitChange, SplitWrite
+
+if TYPE_CHECKING:
+    from evctl.client.admin import AdminClient
 
 app = group("Show or change how many nodes prefill and decode.")
 
 RELATIVE: Final = re.compile(r"([+-])(\d{1,6})([pPdD])", re.ASCII)
-HISTORY_LIMIT: Final = 1000
+HISTORY_PAGE: Final = 1000
+"""Events a call, as many as the control plane gives."""
+MOST_MOVES: Final = 4
 ReasonOption = Annotated[str, typer.Option("--reason", help="Noted with the change.")]
 
 
@@ -219,19 +224,41 @@ def auto(cluster: ClusterOption = None, output: OutputOption = None) -> None:
 
 @app.command()
 def history(cluster: ClusterOption = None, output: OutputOption = None) -> None:
-    """List changes of split and mode, newest last."""
+    """List who changed split and mode, when and why, newest last."""
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
     target = find_target(cluster)
     try:
         with target.client() as client:
-            newest = client.status().sequence
-            events = client.events(since=max(0, newest - HISTORY_LIMIT), limit=HISTORY_LIMIT)
+            events = _all_events(client)
     except UnreachableError as error:
         raise target.explained(error) from error
-    found = [event for event in events if re.search(r"\b(split|mode|role)\b", event.what)]
+    found = [(event, event.write) for event in events if event.write is not None]
     if form is Form.TABLE:
-        rows = [(ago(event.time_s), event.node or "-", event.what) for event in found]
-        print(table(("WHEN", "NODE", "WHAT"), rows) if rows else "no change so far")
+        rows = [_history_row(event, write) for event, write in found]
+        head = ("WHEN", "GEN", "SPLIT", "MODE", "NODES", "BY", "WHY")
+        print(table(head, rows, right=(1,)) if rows else "no change so far")
         return
-    items = [{**msgspec.to_builtins(event), "time": iso(event.time_s)} for event in found]
+    items = [{"time": iso(event.time_s), **msgspec.to_builtins(write)} for event, write in found]
     print_document(form, "SplitHistory", {"cluster": target.name, "changes": items})
+
+
+def _all_events(client: AdminClient) -> list[EventRecord]:
+    events: list[EventRecord] = []
+    while page := client.events(since=events[-1].sequence if events else 0, limit=HISTORY_PAGE):
+        events += page
+    return events
+
+
+def _history_row(event: EventRecord, write: SplitWrite) -> tuple[str, ...]:
+    moves = ", ".join(f"{m.node} {m.before}>{m.after}" for m in write.moves[:MOST_MOVES])
+    if len(write.moves) > MOST_MOVES:
+        moves += f" +{len(write.moves) - MOST_MOVES}"
+    return (
+        ago(event.time_s),
+        str(write.generation),
+        f"{write.before} -> {write.after}" if write.moves else write.after,
+        write.mode,
+        moves or "-",
+        write.by,
+        write.reason or "-",
+    )

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from evctl.cli.failures import not_yet
-from evctl.cli.target import ClusterArgument, ClusterOption, find_target
+from evctl.cli.target import ClusterArgument, ClusterOption, find_target, who
 from evctl.core.errors import RefusedError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -39,4 +39,4 @@ def top(
             raise
         raise not_yet("evctl top", "evctl status --watch") from error
     with target.client() as client:
-        screen.run(client, read_only=read_only, protected=target.protected)
+        screen.run(client, by=who(), read_only=read_only, protected=target.protected)

@@ -262,13 +262,13 @@ def _tell_shortfall(result: UpResult, cluster: str) -> None:
     code = result.exit_code
     if code is ExitCode.INTERRUPTED:
         tell_partial("EV-1805", f"evctl up {cluster} goes on from here", "interrupted", "Ctrl-C")
-    elif code is ExitCode.PARTIAL:
+    elif code in (ExitCode.PARTIAL, ExitCode.FAILED):
         names = ", ".join(result.failed)
         tell_partial(
             "EV-1820",
             f"evctl logs {next(iter(result.failed))} --tail 50, then evctl up {cluster}",
             f"{len(result.failed)} node(s) of cluster {cluster} did not come up",
-            f"failed: {names}; the others serve",
+            f"failed: {names}; {'the others serve' if result.serves else 'none serves'}",
         )
     elif code is ExitCode.TIMED_OUT:
         tell_partial(

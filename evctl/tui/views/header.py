@@ -65,7 +65,9 @@ def _mode(scene: Scene) -> str:
     status = scene.model.status
     assert status is not None
     mode = status.mode.upper()
-    return f"{mode} by {safe(status.held_by, scene.look)[:16]}" if status.held_by else mode
+    # The person; from which machine, the events tell.
+    person = safe(status.held_by, scene.look).partition("@")[0]
+    return f"{mode} by {cut(person, 16, scene.look)}" if person else mode
 
 
 def link_text(scene: Scene) -> Text:

@@ -148,7 +148,7 @@ def _cell(node: NodeStatus, column: Column, scene: Scene, look: Look, values: Lo
 def role_text(node: NodeStatus, look: Look) -> Text:
     """Shape and letter; while it changes, the half-filled shape and where it goes."""
     if node.role != node.target_role:
-        said = f"{look.glyphs.switching} {node.role}{look.glyphs.arrow}{node.target_role}"
+        said = f"{look.glyphs.switching} {node.role}{look.glyphs.into}{node.target_role}"
         return Text(said, look.colours.switching)
     shape, style = look.role(node.role)
     return Text(f"{shape} {node.role}", style)

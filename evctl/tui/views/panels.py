@@ -40,18 +40,31 @@ def split_panel(scene: Scene, width: int, height: int) -> Text:
 
 def _phase_row(role: str, status: ClusterStatus, queue: QueueStatus, look: Look) -> Text:
     shape, style = look.role(role)
-    nodes = sum(node.role == role for node in status.nodes)
-    shapes = shape * nodes if nodes <= MOST_SHAPES else f"{shape}{look.glyphs.times}{nodes}"
+    states = [node.state for node in status.nodes if node.role == role]
+    nodes, lost = len(states), states.count("lost")
     faint = look.colours.faint
+    here = Text(f"{number_of(nodes, 'node'):<9}", look.colours.text)
+    if lost:
+        here = Text(f"{nodes - lost} of {nodes}".ljust(9), look.colours.fail)
     return Text.assemble(
         (f"{role} ", f"{style} bold".strip()),
-        (f"{shapes:<{MOST_SHAPES}} ", style),
-        (f"{number_of(nodes, 'node'):<9}", look.colours.text),
+        _shapes(shape, nodes - lost, lost, style, look),
+        " ",
+        here,
         ("run ", faint),
         (f"{count(queue.running):<4}", look.colours.strong),
         ("wait ", faint),
         (count(queue.waiting), look.colours.strong),
     )
+
+
+def _shapes(shape: str, alive: int, lost: int, style: str, look: Look) -> Text:
+    """A shape a node, those that are lost last; beyond MOST_SHAPES, their number."""
+    if alive + lost > MOST_SHAPES:
+        return Text(f"{shape}{look.glyphs.times}{alive + lost}".ljust(MOST_SHAPES), style)
+    text = Text(shape * alive, style)
+    text.append(look.glyphs.unknown * lost, look.colours.fail)
+    return text.append(" " * (MOST_SHAPES - alive - lost))
 
 
 def _change_row(status: ClusterStatus, look: Look, width: int) -> Text:
@@ -68,7 +81,7 @@ def _change_row(status: ClusterStatus, look: Look, width: int) -> Text:
 
 
 def _moving(node: NodeStatus, look: Look) -> str:
-    return f"{safe(node.name, look)} {node.role}{look.glyphs.arrow}{node.target_role}"
+    return f"{safe(node.name, look)} {node.role}{look.glyphs.into}{node.target_role}"
 
 
 def queues_panel(scene: Scene, width: int, height: int) -> Text:
@@ -77,23 +90,24 @@ def queues_panel(scene: Scene, width: int, height: int) -> Text:
     if status is None:
         return waiting(look)
     cells = max(4, width - 21)
-    span = age(cells * BUCKET_S)
-    head = Text(f"{'wait s':<6}{'p50':>5} {'p95':>6}   ", look.colours.faint)
-    head.append(f"{f'p95, last {span}':>{cells}}"[-cells:])
     waits: tuple[tuple[str, QueueStatus, Callable[[Bucket], float | None]], ...] = (
         ("P", status.prefill, lambda bucket: bucket.prefill_wait_s),
         ("D", status.decode, lambda bucket: bucket.decode_wait_s),
     )
+    waves = [series(scene.model.history, value, cells, scene.shown_s) for _, _, value in waits]
+    # One scale for both, so that they can be compared; the head says what a full cell is.
+    top = max((value for wave in waves for value in wave if value is not None), default=0.0)
+    head = Text(f"{'wait s':<6}{'p50':>5} {'p95':>6}   ", look.colours.faint)
+    head.append(_wave_title(top, cells, look))
     rows = [head]
-    for role, queue, value in waits:
+    for (role, queue, _), wave in zip(waits, waves, strict=True):
         shape, style = look.role(role)
-        wave = series(scene.model.history, value, cells, scene.shown_s)
         row = Text.assemble(
             (f"{role} {shape}  ", f"{style} bold".strip()),
             (f"{seconds(queue.wait_p50_s):>6} ", look.colours.text),
             (f"{seconds(queue.wait_p95_s):>6}   ", look.colours.strong),
         )
-        rows.append(row.append_text(sparkline(wave, look, style)))
+        rows.append(row.append_text(sparkline(wave, look, style, top)))
     total = Text.assemble(
         ("waiting ", look.colours.faint),
         (f"P {status.prefill.waiting}  D {status.decode.waiting}", look.colours.text),
@@ -101,6 +115,16 @@ def queues_panel(scene: Scene, width: int, height: int) -> Text:
         (f"P {status.prefill.running}  D {status.decode.running}", look.colours.text),
     )
     return lines(*[*rows, total][: max(1, height)])
+
+
+def _wave_title(top: float, cells: int, look: Look) -> str:
+    """What the waves show, as far as there is room: which figure, how far back, up to what."""
+    scale = f"{look.glyphs.spark[-1]} {seconds(top)}" if top else ""
+    span = f"last {age(cells * BUCKET_S)}"
+    for said in (f"p95, {span}  {scale}", f"p95 {span} {scale}", f"{span} {scale}", span):
+        if len(said.strip()) <= cells:
+            return said.strip().rjust(cells)
+    return span[:cells].rjust(cells)
 
 
 def latency_panel(scene: Scene, width: int, height: int) -> Text:
