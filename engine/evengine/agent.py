@@ -11,6 +11,7 @@ from typing import Any
 import zmq
 
 from evctl.core.errors import EvctlError
+from evctl.policy.eviction import RefClass
 from evctl.wire import Dialer, Listener, Received
 from evctl.wire.codec import WireError
 from evctl.wire.messages import (
@@ -32,6 +33,7 @@ from evctl.wire.messages import (
     Ping,
     Pong,
     RecallRequest,
+    Reclassify,
     Refused,
     ReleaseKv,
     ReserveKv,
@@ -98,6 +100,7 @@ class Agent:
             StartRequest: self._on_start,
             CancelRequest: self._on_cancel,
             RecallRequest: lambda m: self._loop.recall(m.request_id),
+            Reclassify: self._on_reclassify,
             GetInventory: self._on_get_inventory,
             Inspect: self._on_inspect,
             Stop: self._on_stop,
@@ -244,6 +247,7 @@ class Agent:
             return
         self._loop.kv_secret = message.kv_secret
         self._uplink.epoch = message.epoch
+        self._store.forget_classes()
         self._next_beat_s = float("-inf")
 
     def _on_peers(self, message: Peers) -> None:
@@ -289,6 +293,9 @@ class Agent:
 
     def _on_cancel(self, message: CancelRequest) -> None:
         self._loop.cancel(message.request_id)
+
+    def _on_reclassify(self, message: Reclassify) -> None:
+        self._store.reclassify(message.epoch, RefClass(message.ref_class), message.keys)
 
     def _on_get_inventory(self, message: GetInventory) -> None:
         blocks = self._store.inventory()

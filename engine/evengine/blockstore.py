@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from evctl.core.blocks import BlockKey
+from evctl.core.blocks import KEY_BYTES, BlockKey
 from evctl.core.errors import IntegrityError
 from evctl.core.events import KvEvicted, KvStored
 from evctl.core.kv import KvLayout
+from evctl.policy.eviction import RefClass
 from evctl.wire.messages import InventoryBlock
 from evengine.outlet import Counters, Outlet
 from evengine.pool.l1 import L1Cache
@@ -34,6 +35,8 @@ class BlockStore:
         self._outlet = outlet
         self._counters = counters
         self._evicted_l2: list[BlockKey] = []
+        self._roots: dict[BlockKey, BlockKey] = {}
+        """First block in L1 -> the root key before it."""
         self._restored_tokens = 0
 
     def take_prefix(self, seq: Sequence, headroom_blocks: int) -> int | None:
@@ -112,10 +115,26 @@ class BlockStore:
     def announce_evictions(self) -> None:
         """Tell what left each tier since the last call; before anything new is told, so that a
         block that left and came back is known as here."""
+        for ref_class, count in zip(RefClass, self.l1.evicted_by_class, strict=True):
+            self._counters[f"l1_evicted_{ref_class.name.lower()}"] = count
         evicted_l2, self._evicted_l2 = self._evicted_l2, []
         for tier, keys in ((1, self.l1.take_evicted()), (2, evicted_l2)):
             if keys:
                 self._outlet.fact(KvEvicted(tier, tuple(keys)))
+            for key in keys if tier == 1 else ():
+                if not self.l1.peek((key,)):  # it may be back already
+                    self._roots.pop(key, None)
+
+    def reclassify(self, epoch: int, ref_class: RefClass, keys: bytes) -> None:
+        """The control plane's word on who needs the blocks of one chain."""
+        ends = range(KEY_BYTES, len(keys) + 1, KEY_BYTES)
+        chain = [keys[end - KEY_BYTES : end] for end in ends]
+        # Deepest first: a block's class follows from those below it, so each changes once.
+        self._counters["blocks_reclassified"] += self.l1.classify(epoch, chain[::-1], ref_class)
+
+    def forget_classes(self) -> None:
+        """Another life of the control plane counts references anew."""
+        self.l1.forget_classes()
 
     def take_restored_tokens(self) -> int:
         """Tokens copied from L2 since the last call (t_rst of Eq. 1)."""
@@ -123,8 +142,8 @@ class BlockStore:
         return restored
 
     def inventory(self) -> list[InventoryBlock]:
-        """Every cached block, L1's with the checksum of its bytes as they are now; L2's (tier 2)
-        carry 0: they are verified when they are read."""
+        """Every cached block, ancestors first, L1's with the checksum of its bytes as they are
+        now; L2's (tier 2) carry 0: they are verified when they are read."""
         in_l2 = [InventoryBlock(key, 2, 0, 0) for key in self.l2.held_keys()] if self.l2 else []
         return in_l2 + [
             InventoryBlock(
@@ -132,8 +151,9 @@ class BlockStore:
                 tier=1,
                 references=block.pins,
                 checksum=block_checksum(self.memory.block(block.slot)),
+                parent=block.parent or self._roots[block.key],
             )
-            for block in self.l1.blocks()
+            for block in sorted(self.l1.blocks(), key=lambda block: block.depth)
         ]
 
     def check_integrity(self) -> list[str]:
@@ -169,6 +189,8 @@ class BlockStore:
 
     def _publish_one(self, seq: Sequence, block: int, checksum: int) -> int:
         parent = seq.keys[block - 1] if block else b""
+        if not block:
+            self._roots[seq.keys[0]] = seq.start.root_key
         return self.l1.publish(seq.slots[block], seq.keys[block], parent, checksum)
 
     def _write_through(self, seq: Sequence, block: int, data: memoryview, checksum: int) -> None:

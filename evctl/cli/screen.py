@@ -71,10 +71,11 @@ def node_table(nodes: tuple[NodeStatus, ...]) -> str:
             str(node.running),
             percent(node.l1),
             percent(node.l2),
+            "-" if node.referenced is None else percent(node.referenced),
             seconds(node.age_s),
         ]
         for node in nodes
     ]
-    head = ("NODE", "ROLE", "STATE", "QUEUE", "RUN", "L1", "L2", "AGE")
+    head = ("NODE", "ROLE", "STATE", "QUEUE", "RUN", "L1", "L2", "REF", "AGE")
     paint = {2: lambda cell: painted_state(cell, sys.stdout)}
-    return table(head, rows, right=(3, 4, 5, 6, 7), paint=paint)
+    return table(head, rows, right=(3, 4, 5, 6, 7, 8), paint=paint)

@@ -94,9 +94,9 @@ class Target:
 
         return open_driver(self.name)
 
-    def client(self) -> AdminClient:
+    def client(self, timeout_s: float | None = None) -> AdminClient:
         """Of its control plane. Raises UnreachableError (EV-1401) when it was never started."""
-        from evctl.client.admin import AdminClient
+        from evctl.client.admin import TIMEOUT_S, AdminClient
 
         path = self.driver().admin_socket()
         if path is None:
@@ -106,7 +106,7 @@ class Target:
                 next_step=f"evctl up {self.name}",
                 code="EV-1401",
             )
-        return AdminClient(path)
+        return AdminClient(path, timeout_s=timeout_s or TIMEOUT_S)
 
     def explained(self, error: UnreachableError) -> UnreachableError:
         """The same error with what still runs, since engines outlive the control plane."""

@@ -6,20 +6,35 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from evctl.client.answers import decoded, no_answer, nobody_listens, refusal
 from evctl.client.watching import SILENCE_S, Stale, StreamLostError, follow
+from evctl.core.kv_status import (
+    BranchDetail,
+    BranchEnd,
+    BranchPage,
+    BranchPlace,
+    BranchTree,
+    KvBlock,
+    KvCheck,
+    KvSummary,
+)
 from evctl.core.status import ClusterStatus, EventRecord, SplitChange, WatchFrame
 
 if TYPE_CHECKING:  # 100 ms at run time, paid by the first call
     import httpx
 
 TIMEOUT_S: Final = 5.0
+CHECK_TIMEOUT_S: Final = 330.0
+"""An audit looks at everything; the control plane gives up after 300 s."""
+SEARCH_TIMEOUT_S: Final = 30.0
+"""Of what looks through all branches or blocks, in slices."""
 MAX_LINE_BYTES: Final = 32_000_000
 
 
@@ -85,6 +100,71 @@ class AdminClient:
         body = {"mode": mode, "by": by, "reason": reason}
         return decoded(self._call("PUT", "mode", body), ClusterStatus, "mode")
 
+    # ------------------------------------------------------------ branches and blocks
+
+    def kv_check(self) -> KvCheck:
+        """A full audit of every count. EvctlError (EV-1357) when it does not come to an end."""
+        content = self._call("GET", "kv/check", timeout_s=CHECK_TIMEOUT_S)
+        return decoded(content, KvCheck, "kv/check")
+
+    def kv_summary(self) -> KvSummary:
+        """Sizes, references, blocks by node, and what was ignored so far."""
+        return decoded(self._call("GET", "kv/summary"), KvSummary, "kv/summary")
+
+    def kv_block(self, key: str) -> KvBlock:
+        """A block by its key or the first digits of it, 8 at least. Raises NotFoundError
+        (EV-1355), UsageError (EV-1356: several)."""
+        name = f"kv/blocks/{segment(key)}"
+        return decoded(self._call("GET", name, timeout_s=SEARCH_TIMEOUT_S), KvBlock, "kv/blocks")
+
+    def branches(
+        self,
+        *,
+        tenant: str | None = None,
+        state: str | None = None,
+        kind: str | None = None,
+        node: str | None = None,
+        prefix: str = "",
+        sort: str = "name",
+        after: BranchPlace | None = None,
+        limit: int = 100,
+    ) -> BranchPage:
+        """A page of branches, at most 1,000; the next one begins after its `next`."""
+        asked: dict[str, str | int | float | None] = {
+            "tenant": tenant,
+            "state": state,
+            "kind": kind,
+            "node": node,
+            "prefix": prefix or None,
+            "sort": sort,
+            "limit": limit,
+        }
+        if after is not None:
+            asked |= {
+                "after_figure": after.figure,
+                "after_tenant": after.tenant,
+                "after_branch": after.branch,
+            }
+        query = {name: value for name, value in asked.items() if value is not None}
+        patience_s = SEARCH_TIMEOUT_S if self._timeout_s >= TIMEOUT_S else self._timeout_s
+        content = self._call("GET", "branches", query=query, timeout_s=patience_s)
+        return decoded(content, BranchPage, "branches")
+
+    def branch(self, tenant: str, branch: str) -> BranchDetail:
+        """One branch with its holders. Raises NotFoundError (EV-1354)."""
+        content = self._call("GET", _path(tenant, branch), timeout_s=SEARCH_TIMEOUT_S)
+        return decoded(content, BranchDetail, "branch")
+
+    def branch_tree(self, tenant: str, branch: str) -> BranchTree:
+        """Its ancestors and descendants. Raises NotFoundError (EV-1354)."""
+        content = self._call("GET", _path(tenant, branch, "tree"), timeout_s=SEARCH_TIMEOUT_S)
+        return decoded(content, BranchTree, "tree")
+
+    def end_branch(self, tenant: str, branch: str, *, by: str, reason: str = "") -> BranchEnd:
+        """End it, once. Raises NotFoundError (EV-1354) for one that nobody has heard of."""
+        content = self._call("POST", _path(tenant, branch, "end"), {"by": by, "reason": reason})
+        return decoded(content, BranchEnd, "end")
+
     def stop(self, *, drain: bool) -> None:
         """Ask the control plane to end; with drain, once nothing is in flight."""
         self._call("POST", "stop", {"drain": drain})
@@ -117,13 +197,17 @@ class AdminClient:
         method: str,
         name: str,
         body: dict[str, Any] | None = None,
-        query: dict[str, int] | None = None,
+        query: Mapping[str, str | int | float] | None = None,
+        timeout_s: float | None = None,
     ) -> bytes:
+        timeout_s = timeout_s or self._timeout_s
         if self._http is None:
             self._http = self._new_http(self._timeout_s)
         self._knock()
-        with self._named_failures(name, self._timeout_s):
-            answer = self._http.request(method, f"/admin/v1/{name}", json=body, params=query)
+        with self._named_failures(name, timeout_s):
+            answer = self._http.request(
+                method, f"/admin/v1/{name}", json=body, params=query, timeout=timeout_s
+            )
         if answer.status_code >= 400:
             raise refusal(answer.status_code, answer.content, name)
         return answer.content
@@ -174,6 +258,16 @@ class AdminClient:
             raise no_answer(self.address, call, timeout_s) from error
         except httpx.TransportError as error:
             raise nobody_listens(self.address, f"the connection broke: {error}") from error
+
+
+def segment(name: str) -> str:
+    """A name as one segment of a path, dots too: `..` would be a way up."""
+    return quote(name, safe="").replace(".", "%2E")
+
+
+def _path(tenant: str, branch: str, what: str = "") -> str:
+    path = f"branches/{segment(tenant)}/{segment(branch)}"
+    return f"{path}/{what}" if what else path
 
 
 def _skip_httpx_command_line() -> None:

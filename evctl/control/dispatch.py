@@ -15,14 +15,16 @@ from evctl.core.effects import (
     Fail,
     Notice,
     Recall,
+    RefDelta,
     Reject,
     SetRole,
+    SignalTaken,
     SplitWritten,
 )
 from evctl.core.events import DispatchFailed, Event
 from evctl.policy.state import ClusterState
 from evctl.wire.codec import WireError
-from evctl.wire.messages import CancelRequest, RecallRequest, StartRequest
+from evctl.wire.messages import CancelRequest, RecallRequest, Reclassify, StartRequest
 
 DEADLINE_S = 600.0
 
@@ -45,6 +47,7 @@ class Dispatcher:
         self._streams = streams
         self._events = events
         self._feed = feed
+        self.on_signal: Callable[[SignalTaken], None] = lambda _: None
         self._actions: dict[type, Callable[[Any], None]] = {
             Dispatch: self._dispatch,
             Recall: lambda e: self._hub.reach(e.node, RecallRequest(e.request_id)),
@@ -52,6 +55,8 @@ class Dispatcher:
             Reject: self._reject,
             Fail: self._fail,
             SetRole: lambda e: self._events.add("info", f"role {e.role}", e.node),
+            RefDelta: lambda e: self._hub.reach(e.node, Reclassify(e.epoch, e.ref_class, e.keys)),
+            SignalTaken: lambda e: self.on_signal(e),
             SplitWritten: lambda e: self._events.add_write(e.write),
             Notice: lambda e: self._events.add(e.level, e.what, e.node, e.request_id),
         }

@@ -11,6 +11,7 @@ from typing import Any
 import zmq
 
 from evctl.control.greeting import Doorkeeper
+from evctl.control.inventory import held_paths
 from evctl.control.listening import open_listener
 from evctl.control.liveness import Liveness, Loss
 from evctl.control.refusals import Refusals
@@ -22,7 +23,7 @@ from evctl.core.events import (
     DispatchFailed,
     Event,
     FromNode,
-    KvStored,
+    KvHeld,
     NodeJoined,
     NodeLost,
     NodeReport,
@@ -286,10 +287,15 @@ class Hub:
 
     def _on_inventory(self, engine: Engine, message: Inventory) -> None:
         """What the node held before it (again) joined; facts that follow correct it."""
+        engine.inventory.extend(message.blocks)
+        if not message.last:
+            return
+        blocks, engine.inventory = engine.inventory, []
         for tier in (1, 2):
-            keys = tuple(block.key for block in message.blocks if block.tier == tier)
-            if keys:
-                self._feed(FromNode(engine.node, engine.boot_id, KvStored("", tier, b"", keys)))
+            for root_key, keys in held_paths(blocks, tier):
+                if root_key:
+                    held = KvHeld(tier, root_key, keys)
+                    self._feed(FromNode(engine.node, engine.boot_id, held))
 
     def _on_inspection(self, engine: Engine, message: Inspection) -> None:
         engine.load, engine.counters = message.load, message.counters

@@ -7,26 +7,11 @@ from typing import Protocol
 
 import msgspec
 
+from evctl.core.branches import BranchSignal
 from evctl.core.errors import EvctlError
+from evctl.core.kv_status import BranchPage, BranchRow
 from evctl.core.sampling import SamplingParams
 from evctl.wire.messages import Tokens
-
-
-class BranchSignal(msgspec.Struct, frozen=True):
-    """What a client says about the branch a request belongs to (design, section 8).
-
-    op: continue, fork, spawn or compact. kind: main, subagent, compaction or auxiliary.
-    version rises when the context was rewritten. expect_resume_s: when the branch comes back.
-    """
-
-    branch: str
-    session: str = ""
-    parent: str = ""
-    op: str = "continue"
-    version: int | None = None
-    final: bool = False
-    expect_resume_s: float | None = None
-    kind: str = "main"
 
 
 class InferenceRequest(msgspec.Struct, frozen=True):
@@ -100,6 +85,16 @@ class FrontDoor(Protocol):
         """
         ...
 
-    def branch_signal(self, tenant: str, signal: BranchSignal, what: str) -> None:
-        """A signal without inference: what is end, rewrite or fork. Idempotent."""
+    def branch_signal(self, tenant: str, signal: BranchSignal, what: str) -> str:
+        """A signal without inference: what is end, rewrite or fork. Idempotent. Returns why it
+        changed nothing, "" when it was taken."""
+        ...
+
+    async def branches(self, tenant: str, *, after: str, limit: int) -> BranchPage:
+        """The tenant's branches that have not ended, by id, those after `after`, at most `limit`
+        of them; nobody else's. Raises OverloadedError when too many ask."""
+        ...
+
+    def branch(self, tenant: str, branch: str) -> BranchRow | None:
+        """One of them; None when it is not known, or has ended."""
         ...

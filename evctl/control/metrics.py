@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from evctl.core.kv_status import CLASSES, REFERENCE_BUCKETS, KvSummary
 from evctl.core.status import ClusterStatus
+
+DIRECTORY: Final = "directory_"
+"""Counters of this prefix have a family of their own."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -20,6 +25,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     journal_bytes: int
     counters: Mapping[str, float]
     engines: Mapping[str, Mapping[str, float]]
+    kv: KvSummary
 
 
 class ClusterCollector(Collector):
@@ -37,6 +43,7 @@ class ClusterCollector(Collector):
         yield from _requests(found)
         yield from _waits(found.status)
         yield from _nodes(found.status)
+        yield from _directory(found)
         yield from _internals(found)
 
 
@@ -98,6 +105,50 @@ def _nodes(status: ClusterStatus) -> Iterator[Metric]:
     yield from (up, age, used, work)
 
 
+def _directory(found: Snapshot) -> Iterator[Metric]:
+    kv, status = found.kv, found.kv.status
+    branches = GaugeMetricFamily(
+        "evctl_branches",
+        "Branches; of ended ones, those whose ids are remembered",
+        labels=["state"],
+    )
+    for state in ("live", "suspect", "ended"):
+        branches.add_metric([state], getattr(status, state))
+    copies = GaugeMetricFamily(
+        "evctl_node_kv_copies",
+        "Blocks on the node, each once, by what refers to them",
+        labels=["node", "class"],
+    )
+    blocks = GaugeMetricFamily(
+        "evctl_node_kv_blocks", "Blocks on the node by tier", labels=["node", "tier"]
+    )
+    for node in kv.nodes:
+        for name, count in zip(CLASSES, node.classes, strict=True):
+            copies.add_metric([node.node, name], count)
+        blocks.add_metric([node.node, "l1"], node.l1)
+        blocks.add_metric([node.node, "l2"], node.l2)
+    references = GaugeMetricFamily(
+        "evctl_kv_copies",
+        "Copies of blocks by how many references of live branches they have; counted when asked"
+        " for, at most every some seconds",
+        labels=["references"],
+    )
+    for name, count in zip(REFERENCE_BUCKETS, status.references, strict=False):
+        references.add_metric([name], count)
+    yield from (branches, copies, blocks, references)
+    yield GaugeMetricFamily("evctl_kv_tree_blocks", "Blocks in the tree", value=status.tree_blocks)
+    yield GaugeMetricFamily("evctl_kv_tree_runs", "Runs in the tree", value=kv.runs)
+    events = CounterMetricFamily(
+        "evctl_directory_events",
+        "What the directory ignored, dropped, guessed or changed by itself",
+        labels=["what"],
+    )
+    for name, value in sorted(found.counters.items()):
+        if name.startswith(DIRECTORY):
+            events.add_metric([name.removeprefix(DIRECTORY)], value)
+    yield events
+
+
 def _internals(found: Snapshot) -> Iterator[Metric]:
     status = found.status
     yield GaugeMetricFamily("evctl_epoch", "Life of the control plane", value=status.epoch)
@@ -107,7 +158,8 @@ def _internals(found: Snapshot) -> Iterator[Metric]:
     yield journal
     counts = CounterMetricFamily("evctl_control", "Counts of the control plane", labels=["what"])
     for name, value in sorted(found.counters.items()):
-        counts.add_metric([name], value)
+        if not name.startswith(DIRECTORY):
+            counts.add_metric([name], value)
     yield counts
     engine = GaugeMetricFamily(
         "evctl_engine", "What engines count, as of the last heartbeat", labels=["node", "what"]

@@ -13,11 +13,14 @@ from typing import Final
 import msgspec
 import psutil
 
+from evctl.control.audit import Audit
+from evctl.control.branch_list import Wanted
 from evctl.control.dispatch import Dispatcher
 from evctl.control.engines import Hub
 from evctl.control.eventlog import EventLog
-from evctl.control.frontdoor import BranchSignal, InferenceRequest, ModelCard, OverloadedError
+from evctl.control.frontdoor import InferenceRequest, ModelCard, OverloadedError
 from evctl.control.journal import FORMAT, Journal, JournalHeader, segments
+from evctl.control.kv_board import KvBoard
 from evctl.control.measures import Measures
 from evctl.control.metrics import Snapshot
 from evctl.control.overrides import Overrides
@@ -26,7 +29,17 @@ from evctl.control.statedir import ControlRecord, StateDirectory
 from evctl.control.status import Identification, StatusBoard
 from evctl.control.streams import Streams
 from evctl.control.writer import Writer
-from evctl.core.events import Event, FromNode, RequestArrived, RequestCancelled, RequestDone
+from evctl.core.branches import BranchSignal
+from evctl.core.effects import SignalTaken
+from evctl.core.events import (
+    BranchSignalled,
+    Event,
+    FromNode,
+    RequestArrived,
+    RequestCancelled,
+    RequestDone,
+)
+from evctl.core.kv_status import BranchPage, BranchPlace, BranchRow
 from evctl.core.sampling import FinishReason
 from evctl.core.status import ClusterStatus
 from evctl.policy.state import ClusterState, PolicyConfig, StepResult
@@ -85,12 +98,16 @@ class ControlPlane:
         self._dispatcher = Dispatcher(
             self.state, self.epoch, self.hub, self.streams, self.events, self.writer.feed
         )
+        self._dispatcher.on_signal = lambda taken: self._signals_taken.append(taken)
         self.overrides = Overrides(self.writer, self.directory, self.clock, settings.cooldown_s)
-        self._board = StatusBoard(self.state, self.measures, self.hub, self.directory)
+        self.kv = KvBoard(self.state, self.clock)
+        self.audit = Audit(self.state)
+        self._board = StatusBoard(self.state, self.measures, self.hub, self.directory, self.kv)
         self._boot_id = secrets.token_hex(16)
         self._gateway = ""
         self._refusing = ""
         self._draining = False
+        self._signals_taken: list[SignalTaken] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     # ------------------------------------------------------------ life
@@ -134,6 +151,7 @@ class ControlPlane:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.kv.close()
         await self.hub.close()
         self.writer.stop_ticks()
         await asyncio.get_running_loop().run_in_executor(None, self.journal.close)
@@ -188,10 +206,40 @@ class ControlPlane:
                 self.writer.feed(RequestCancelled(request.request_id))
             self.streams.close(request.request_id)
 
-    def branch_signal(self, tenant: str, signal: BranchSignal, what: str) -> None:
-        """Counted; the directory of branches, which acts on it, comes later."""
-        del tenant, signal
+    def branch_signal(self, tenant: str, signal: BranchSignal, what: str) -> str:
+        """Taken in before this returns; the contract is in frontdoor.FrontDoor."""
+        self._signals_taken.clear()
+        self.writer.feed(BranchSignalled(tenant, what, signal))
         self.counters[f"branch_signals_{what}"] += 1
+        why = self._signals_taken[-1].why if self._signals_taken else "it could not be taken in"
+        self.counters["branch_signals_without_effect"] += bool(why)
+        return why
+
+    async def branches(self, tenant: str, *, after: str, limit: int) -> BranchPage:
+        """The contract is in frontdoor.FrontDoor."""
+        place = BranchPlace(0.0, tenant, after) if after else None
+        return await self.kv.branches.page(Wanted(tenant, after=place, limit=limit))
+
+    def branch(self, tenant: str, branch: str) -> BranchRow | None:
+        """The contract is in frontdoor.FrontDoor."""
+        found = self.kv.branches.known(tenant, branch)
+        return found.row if found is not None else None
+
+    # ------------------------------------------------------------ operators and branches
+
+    def has_heard_of(self, tenant: str, branch: str) -> bool:
+        """Whether the branch lives, or ended and is remembered."""
+        ledger = self.state.directory.ledger
+        return (tenant, branch) in ledger.branches or (tenant, branch) in ledger.ended
+
+    def end_branch(self, tenant: str, branch: str, *, by: str, reason: str) -> str:
+        """End it as its harness would; the event log says who did. Returns why nothing changed,
+        "" when it was ended."""
+        why = self.branch_signal(tenant, BranchSignal(branch), "end")
+        if not why:
+            told = f": {reason}" if reason else ""
+            self.events.add("info", f"branch {branch} of tenant {tenant} ended by {by}{told}")
+        return why
 
     # ------------------------------------------------------------ what others read
 
@@ -212,12 +260,15 @@ class ControlPlane:
         counters.update(self.streams.counters)
         counters["steps"] = self.writer.steps
         counters["facts_ignored"] = self.state.tallies.ignored
+        tallies = msgspec.structs.asdict(self.state.directory.tallies)
+        counters.update({f"directory_{name}": count for name, count in tallies.items()})
         counters.update({f"wire_{k}": v for k, v in self.hub.wire_counters().items()})
         return Snapshot(
             status=self.status(),
             cancelled=self.state.tallies.cancelled,
             journal_bytes=self.journal.written_bytes,
             counters=counters,
+            kv=self.kv.summary(),
             engines={name: engine.counters for name, engine in self.hub.engines.items()},
         )
 
@@ -287,7 +338,7 @@ def _arrival(request: InferenceRequest) -> RequestArrived:
     return RequestArrived(
         request_id=request.request_id,
         tenant=request.tenant,
-        branch=request.branch.branch if request.branch else "",
+        branch=request.branch,
         prompt_tokens=len(request.prompt),
         max_output_tokens=request.sampling.max_tokens,
         root_key=request.root_key,

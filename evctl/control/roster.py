@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evctl.control.statedir import NodeProcess
-from evctl.wire.messages import Hello, Load
+from evctl.wire.messages import Hello, InventoryBlock, Load
 
 
 class Engine:
@@ -18,6 +18,8 @@ class Engine:
         self.hello = hello
         self.heard_s = heard_s
         self.load: Load | None = None
+        self.inventory: list[InventoryBlock] = []
+        """Pages that came, until the last one."""
         self.counters: dict[str, float] = {}
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from evctl.control.engines import Hub
+from evctl.control.kv_board import KvBoard
 from evctl.control.measures import Measures, Window
 from evctl.control.statedir import StateDirectory
 from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus
@@ -25,12 +26,18 @@ class StatusBoard:
     """Reads everything, changes nothing."""
 
     def __init__(
-        self, state: ClusterState, measures: Measures, hub: Hub, directory: StateDirectory
+        self,
+        state: ClusterState,
+        measures: Measures,
+        hub: Hub,
+        directory: StateDirectory,
+        kv: KvBoard,
     ) -> None:
         self._state = state
         self._measures = measures
         self._hub = hub
         self._directory = directory
+        self._kv = kv
 
     def status(self, about: Identification, sequence: int, now_s: float) -> ClusterStatus:
         state, measures = self._state, self._measures
@@ -65,6 +72,7 @@ class StatusBoard:
             held_by=state.held_by,
             hold_reason=state.hold_reason,
             refusals=self._hub.refusals.listed(),
+            kv=self._kv.status(),
         )
 
     def _node(self, node: NodeRecord, now_s: float) -> NodeStatus:
@@ -75,6 +83,8 @@ class StatusBoard:
         engine = self._hub.engines.get(node.name)
         load = engine.load if engine else None
         process = self._directory.node_process(node.name)
+        held = self._kv.of_node(node.name)
+        blocks = sum(held.classes) if held else 0
         return NodeStatus(
             name=node.name,
             role=node.settled_role.value,
@@ -89,6 +99,8 @@ class StatusBoard:
             l1=_share(load.l1_used_blocks, load.l1_total_blocks) if load else 0.0,
             l2=_share(load.l2_used_blocks, load.l2_total_blocks) if load else 0.0,
             pid=process.pid if process else None,
+            blocks=blocks,
+            referenced=1.0 - held.classes[0] / blocks if held and blocks else None,
         )
 
 

@@ -65,13 +65,44 @@ class Notice(Effect, frozen=True, tag=True):
     request_id: str = ""
 
 
+class RefDelta(Effect, frozen=True, tag=True):
+    """Blocks of one chain on a node have another reference class from now on: 0 nobody refers
+    to them, 1 suspect branches only, 2 live ones. keys: 16 bytes each. epoch rises with every
+    delta; a node ignores one that is not newer for a block."""
+
+    node: str
+    epoch: int
+    ref_class: int
+    keys: bytes
+
+
+class SignalTaken(Effect, frozen=True, tag=True):
+    """What became of a BranchSignalled. why: "" when it changed something, else why not."""
+
+    tenant: str
+    branch: str
+    what: str
+    why: str
+
+
 class SplitWritten(Effect, frozen=True, tag=True):
     """A write to split and mode was accepted; SetRole follows for each node that moves."""
 
     write: SplitWrite
 
 
-AnyEffect = Dispatch | Recall | Cancel | Reject | Fail | SetRole | Notice | SplitWritten
+AnyEffect = (
+    Dispatch
+    | Recall
+    | Cancel
+    | Reject
+    | Fail
+    | SetRole
+    | Notice
+    | RefDelta
+    | SignalTaken
+    | SplitWritten
+)
 
 
 class Explanation(msgspec.Struct, frozen=True):

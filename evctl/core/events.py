@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from evctl.core.branches import BranchSignal
 from evctl.core.split import Phase
 
 
@@ -48,6 +49,15 @@ class KvStored(Fact, frozen=True, tag=True):
     tier: int
     parent: bytes
     keys: tuple[bytes, ...]
+
+
+class KvHeld(Fact, frozen=True, tag=True):
+    """A path of blocks from the root that a node held when it joined. It may repeat what another
+    one said."""
+
+    tier: int
+    root_key: bytes
+    keys: bytes
 
 
 class KvEvicted(Fact, frozen=True, tag=True):
@@ -103,6 +113,7 @@ EngineFact = (
     | FirstToken
     | RequestDone
     | KvStored
+    | KvHeld
     | KvEvicted
     | TransferDone
     | TransferFailed
@@ -118,12 +129,12 @@ EngineFact = (
 class RequestArrived(Fact, frozen=True, tag=True):
     """A request passed the gateway's checks. block_keys: 16 bytes a full block, concatenated.
 
-    branch: "" when the client sent no signal. max_output_tokens: the most the client takes.
+    branch: None when the client sent no signal. max_output_tokens: the most the client takes.
     """
 
     request_id: str
     tenant: str
-    branch: str
+    branch: BranchSignal | None
     prompt_tokens: int
     max_output_tokens: int
     root_key: bytes
@@ -134,6 +145,15 @@ class RequestCancelled(Fact, frozen=True, tag=True):
     """The client left or the gateway gave up."""
 
     request_id: str
+
+
+class BranchSignalled(Fact, frozen=True, tag=True):
+    """A branch's harness says something without a request. what: end, rewrite or fork (then
+    the signal's branch is the new one)."""
+
+    tenant: str
+    what: str
+    signal: BranchSignal
 
 
 class DispatchFailed(Fact, frozen=True, tag=True):
@@ -194,6 +214,7 @@ class Tick(Fact, frozen=True, tag=True):
 ControlFact = (
     RequestArrived
     | RequestCancelled
+    | BranchSignalled
     | DispatchFailed
     | NodeJoined
     | NodeReport

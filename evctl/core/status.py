@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from evctl.core.kv_status import KvStatus
+
 API_VERSION = "evctl/v1"
 
 
@@ -13,6 +15,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
     state: ok, late (no heartbeat for a while), lost. age_s: since its last heartbeat.
     queue: requests waiting there, either phase; running: in a batch. l1, l2: used share, 0 to 1.
+    blocks: cached there, whatever the tiers; referenced: share of them that a branch or a
+    transfer refers to, None without any.
     """
 
     name: str
@@ -28,6 +32,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     l1: float
     l2: float
     pid: int | None = None
+    blocks: int = 0
+    referenced: float | None = None
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
@@ -127,6 +133,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     held_by: str = ""
     hold_reason: str = ""
     refusals: tuple[Refusal, ...] = ()
+    kv: KvStatus | None = None
 
 
 class SplitChange(msgspec.Struct, frozen=True):

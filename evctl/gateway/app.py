@@ -13,6 +13,10 @@ Behaviour beyond OpenAI's reference, for whoever writes clients:
 - The id of an answer is the request's id in the whole cluster, also sent as X-Request-Id.
 - POST /v1/branches/{id}/end|rewrite|fork: {id} is the branch that ends, was rewritten, or is
   the new one of a fork; the other fields come as X-Branch-* headers or as a flat JSON object.
+  A signal may come twice, late, or for a branch that nobody knows: `applied` says whether it
+  changed something, and `reason` why not.
+- GET /v1/branches?limit=&after= lists the caller's branches that have not ended, by id;
+  GET /v1/branches/{id} is one of them.
 """
 
 from __future__ import annotations
@@ -24,24 +28,21 @@ from http import HTTPStatus
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from evctl.control.frontdoor import FrontDoor, ModelCard
-from evctl.core.errors import EvctlError
 from evctl.gateway.apierror import (
     SERVER_ERROR,
     ApiError,
-    from_evctl,
     json_response,
 )
-from evctl.gateway.branches import SIGNALS, path_signal
+from evctl.gateway.branch_pages import BranchPages
 from evctl.gateway.generation import Inference, InferenceEndpoint
 from evctl.gateway.limits import GatewayLimits
 from evctl.gateway.metrics import CountAnswers
 from evctl.gateway.prompt import unknown_model
-from evctl.gateway.schema import BranchBody, decode_body
 from evctl.gateway.shapes import ChatShape, CompletionShape
 from evctl.gateway.tenants import ApiKeys
 
@@ -67,6 +68,7 @@ def create_app(
         inference.stop()
 
     pages = _Pages(inference)
+    branches = BranchPages(inference)
     chat = InferenceEndpoint(inference, ChatShape())
     completion = InferenceEndpoint(inference, CompletionShape())
     app = Starlette(
@@ -75,7 +77,10 @@ def create_app(
             Route("/v1/completions", completion, methods=["POST"]),
             Route("/v1/models", pages.models),
             Route("/v1/models/{model:path}", pages.model),
-            Route("/v1/branches/{branch:path}/{signal}", pages.branch, methods=["POST"]),
+            Route("/v1/branches", branches.listed),
+            # An id may hold slashes, so what follows the last one is a signal only in a POST.
+            Route("/v1/branches/{branch:path}/{signal}", branches.signal, methods=["POST"]),
+            Route("/v1/branches/{branch:path}", branches.one),
             Route("/healthz", pages.healthz),
             Route("/readyz", pages.readyz),
             Route("/metrics", pages.metrics),
@@ -113,23 +118,6 @@ class _Pages:
         if card is None or card.name != name:
             raise unknown_model(name)
         return json_response(_model_object(card))
-
-    async def branch(self, request: Request) -> Response:
-        tenant = self._inference.keys.tenant(request.headers)
-        branch, what = request.path_params["branch"], request.path_params["signal"]
-        if what not in SIGNALS:
-            raise HTTPException(404)
-        try:
-            raw = await self._inference.bodies.read(request.scope, request.receive)
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody is there to read it
-        body = decode_body(raw, BranchBody) if raw.strip() else BranchBody()
-        signal = path_signal(request.headers, body, branch, what)
-        try:
-            self._front_door.branch_signal(tenant, signal, what)
-        except EvctlError as error:
-            raise from_evctl(error) from error
-        return json_response({"object": "branch.signal", "id": branch, "signal": what})
 
     async def healthz(self, _request: Request) -> Response:
         return json_response({"status": "ok"})

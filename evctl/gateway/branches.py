@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from starlette.datastructures import Headers
 
-from evctl.control.frontdoor import BranchSignal
+from evctl.core.branches import BranchSignal
 from evctl.core.ids import check_id
 from evctl.gateway.apierror import bad_request
 from evctl.gateway.schema import BranchBody

@@ -16,6 +16,7 @@ FIXED_ROUTES = (
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/models",
+    "/v1/branches",
     "/healthz",
     "/readyz",
     "/metrics",

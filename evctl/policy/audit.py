@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evctl.core.blocks import BlockKey
+from evctl.policy import directory
 from evctl.policy.cluster import ClusterState, RequestRecord, Stage
 
 
@@ -27,8 +27,7 @@ def check(state: ClusterState) -> list[str]:
         problems.append(
             f"{tallies.arrived} requests arrived, {ended} ended, {len(state.requests)} are here"
         )
-    alive = [node.name for node in state.nodes.values() if node.alive]
-    return problems + state.prefixes.check(_promises(state), alive)
+    return problems + _check_directory(state)
 
 
 def _check_request(state: ClusterState, record: RequestRecord) -> list[str]:
@@ -49,11 +48,21 @@ def _at(record: RequestRecord) -> tuple[str, ...]:
     return (record.decode_node,) if record.stage is Stage.DECODE else record.nodes
 
 
-def _promises(state: ClusterState) -> dict[str, dict[BlockKey, int]]:
-    promises: dict[str, dict[BlockKey, int]] = {}
+def _check_directory(state: ClusterState) -> list[str]:
+    """Its own books, and that it knows the nodes and requests that the state knows."""
+    problems = directory.check(state.directory)
+    alive = {node.name: node.life for node in state.nodes.values() if node.alive}
+    known = {name: life.boot_id for name, life in state.directory.nodes.items()}
+    if alive != known:
+        problems.append(f"the directory knows lives {known}, alive are {alive}")
+    opened = state.directory.requests.open
+    if opened.keys() != state.requests.keys():
+        odd = ", ".join(sorted(opened.keys() ^ state.requests.keys()))
+        problems.append(f"the directory's requests differ in {odd}")
     for record in state.requests.values():
-        if record.awaits_prefill:
-            counts = promises.setdefault(record.prefill_node, {})
-            for key in record.keys:
-                counts[key] = counts.get(key, 0) + 1
-    return {node: counts for node, counts in promises.items() if counts}
+        request = opened.get(record.request_id)
+        promised = request.promise[0].name if request and request.promise else ""
+        expected = record.prefill_node if record.awaits_prefill else ""
+        if promised != expected:
+            problems.append(f"request {record.request_id} is promised by {promised!r}")
+    return problems

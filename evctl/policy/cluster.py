@@ -7,11 +7,10 @@ from enum import StrEnum
 
 import msgspec
 
-from evctl.core.blocks import BlockKey
 from evctl.core.errors import UsageError
 from evctl.core.events import NodeReport
 from evctl.core.split import Phase, Role, Split, parse_split
-from evctl.policy.prefixes import PrefixIndex
+from evctl.policy.directory import Directory, DirectoryConfig
 from evctl.policy.speed import PrefillSpeed, pooled_token_s
 
 
@@ -29,6 +28,7 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     node_late_after_s: float = 5.0
     max_tries: int = 3
     prior_token_s: float = 1e-3
+    directory: DirectoryConfig = DirectoryConfig()
     roles: dict[str, str] = {}
     generation: int = 0
     mode: str = "advise"
@@ -56,8 +56,9 @@ class RequestRecord(msgspec.Struct):
     tenant: str
     prompt_tokens: int
     max_output_tokens: int
-    keys: tuple[BlockKey, ...]
+    keys: bytes
     arrived_s: float
+    branch: str = ""
     prefill_node: str = ""
     decode_node: str = ""
     stage: Stage = Stage.WAITING
@@ -84,7 +85,7 @@ class NodeRecord(msgspec.Struct):
 
     role: what the router sends it. settled_role: the last role whose work it has finished;
     they differ while a change is under way. requests: those that it prefills or will decode
-    or decodes (an ordered set). seen_s: time of its last sign of life.
+    or decodes (an ordered set). seen_s: time of its last sign of life. joins: times it joined.
     """
 
     name: str
@@ -93,6 +94,7 @@ class NodeRecord(msgspec.Struct):
     alive: bool = False
     late: bool = False
     boot_id: str = ""
+    joins: int = 0
     l1_blocks: int = 0
     block_tokens: int = 1
     max_running: int = 0
@@ -100,6 +102,12 @@ class NodeRecord(msgspec.Struct):
     report: NodeReport | None = None
     speed: PrefillSpeed = msgspec.field(default_factory=PrefillSpeed)
     requests: dict[str, None] = msgspec.field(default_factory=dict)
+
+    @property
+    def life(self) -> str:
+        """Names its present connection. A boot id alone would not do: an engine whose connection
+        broke comes back with the same one, and what was known of it cannot be trusted."""
+        return f"{self.boot_id}/{self.joins}"
 
 
 class Tallies(msgspec.Struct):
@@ -128,7 +136,7 @@ class ClusterState:
         for name, role in initial_roles(config).items():
             self.nodes[name] = NodeRecord(name, role, role)
         self.requests: dict[str, RequestRecord] = {}
-        self.prefixes = PrefixIndex()
+        self.directory = Directory(config.directory)
         self.tallies = Tallies()
         self.waiting = 0
         """Requests in stage WAITING; check() recounts it."""

@@ -23,6 +23,8 @@ def on_joined(turn: Turn, event: NodeJoined) -> None:
         _lose(turn, node, again)
     node.alive, node.late = True, False
     node.boot_id = event.boot_id
+    node.joins += 1
+    state.directory.node_joined(node.name, node.life)
     node.l1_blocks = event.l1_blocks
     node.block_tokens = event.block_tokens
     node.max_running = event.max_running
@@ -57,6 +59,7 @@ def on_tick(turn: Turn, _: Tick) -> None:
         if node.alive and not node.late and is_late(turn.state, node, turn.now_s):
             node.late = True
             turn.notice("warn", "late: no report for a while, no new work goes there", node.name)
+    turn.state.directory.mark_silent(turn.now_s)
 
 
 def heard(turn: Turn, node: NodeRecord) -> None:
@@ -84,6 +87,7 @@ def _lose(turn: Turn, node: NodeRecord, reason: str) -> None:
     state = turn.state
     node.alive = node.late = False
     node.report = None
+    state.directory.node_lost(node.name, node.life)
     failed = 0
     for record in state.requests_of(node):
         owner = record.decode_node if record.stage is Stage.DECODE else record.prefill_node
@@ -92,7 +96,6 @@ def _lose(turn: Turn, node: NodeRecord, reason: str) -> None:
             continue
         failed += 1
         turn.fail(record, f"node {node.name} was lost: {reason}")
-    state.prefixes.forget(node.name)
     requests = "1 request" if failed == 1 else f"{failed} requests"
     turn.notice("fail", f"lost: {reason}; {requests} failed", node.name)
 

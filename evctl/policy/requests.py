@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evctl.core.blocks import KEY_BYTES
 from evctl.core.effects import Cancel, Reject
 from evctl.core.events import (
     DispatchFailed,
@@ -15,9 +16,9 @@ from evctl.core.events import (
     TransferFailed,
 )
 from evctl.core.sampling import FinishReason
+from evctl.core.split import Phase
 from evctl.policy.cluster import NodeRecord, RequestRecord, Stage
-from evctl.policy.prefixes import split_keys
-from evctl.policy.router import retry_after_s
+from evctl.policy.router import can_serve, retry_after_s
 from evctl.policy.turn import Turn
 
 
@@ -31,18 +32,23 @@ def on_arrived(turn: Turn, event: RequestArrived) -> None:
     if state.waiting >= state.config.max_queued:
         _reject(turn, event.request_id, f"{state.waiting} requests are waiting")
         return
+    if not can_serve(state):
+        _reject(turn, event.request_id, "no node is alive")
+        return
     record = RequestRecord(
         request_id=event.request_id,
         tenant=event.tenant,
         prompt_tokens=event.prompt_tokens,
         max_output_tokens=event.max_output_tokens,
-        keys=split_keys(event.block_keys),
+        keys=event.block_keys[: len(event.block_keys) // KEY_BYTES * KEY_BYTES],
         arrived_s=turn.now_s,
+        branch=event.branch.branch if event.branch else "",
     )
-    if not turn.place(record, "arrived"):
-        _reject(turn, event.request_id, "no node is alive")
-        return
     state.requests[record.request_id] = record
+    match = state.directory.arrive(
+        record.request_id, record.tenant, event.root_key, record.keys, turn.now_s, event.branch
+    )
+    turn.place(record, "arrived", match)
 
 
 def on_cancelled(turn: Turn, event: RequestCancelled) -> None:
@@ -86,6 +92,9 @@ def on_first_token(turn: Turn, node: NodeRecord, fact: FirstToken) -> None:
         return
     here = record.decode_node == record.prefill_node
     turn.set_stage(record, Stage.DECODE if here else Stage.HANDOVER)
+    turn.state.directory.moved(record.request_id, Phase.PREFILL)
+    if here:
+        turn.state.directory.moved(record.request_id, Phase.DECODE)
 
 
 def on_transfer_done(turn: Turn, node: NodeRecord, fact: TransferDone) -> None:
@@ -97,6 +106,7 @@ def on_transfer_done(turn: Turn, node: NodeRecord, fact: TransferDone) -> None:
         turn.fail(record, f"its decode node {fact.destination} was lost")
         return
     turn.set_stage(record, Stage.DECODE)
+    turn.state.directory.moved(record.request_id, Phase.DECODE)
 
 
 def on_transfer_failed(turn: Turn, node: NodeRecord, fact: TransferFailed) -> None:
@@ -108,6 +118,7 @@ def on_transfer_failed(turn: Turn, node: NodeRecord, fact: TransferFailed) -> No
     turn.decode_in_place(record)
     if record.stage is Stage.HANDOVER:
         turn.set_stage(record, Stage.DECODE)
+        turn.state.directory.moved(record.request_id, Phase.DECODE)
     if expected:  # its decode node was lost, and that was told already
         return
     what = f"hand-over to {fact.destination} failed: {fact.reason}; decoding in place"
@@ -119,7 +130,8 @@ def on_done(turn: Turn, node: NodeRecord, fact: RequestDone) -> None:
     record = known(turn, node, fact.request_id)
     if record is None:
         return
-    turn.end(record)
+    ended_well = fact.reason not in (FinishReason.ERROR, FinishReason.CANCELLED)
+    turn.end(record, completed=ended_well)
     tallies = turn.state.tallies
     if fact.reason == FinishReason.ERROR:
         tallies.failed += 1

@@ -11,6 +11,7 @@ import msgspec
 from evctl.core.effects import Explanation
 from evctl.core.split import Phase
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
+from evctl.policy.directory import Match
 
 MIN_RETRY_AFTER_S = 1.0
 MAX_RETRY_AFTER_S = 30.0
@@ -73,12 +74,19 @@ class Choice(msgspec.Struct, frozen=True):
         return Explanation(f"request {request_id}", f"{decision}: {where}", terms)
 
 
-def choose(state: ClusterState, record: RequestRecord, now_s: float) -> Choice | None:
+def can_serve(state: ClusterState) -> bool:
+    """Whether any node is alive."""
+    return any(node.alive for node in state.nodes.values())
+
+
+def choose(
+    state: ClusterState, record: RequestRecord, match: Match, now_s: float
+) -> Choice | None:
     """Nodes for a request that is on none. None if every alive node has refused it."""
     prefill_nodes = candidates(state, Phase.PREFILL, now_s, record.tried)
     if not prefill_nodes:
         return None
-    prefill = tuple(prefill_terms(state, node, record) for node in prefill_nodes)
+    prefill = tuple(prefill_terms(state, node, record, match) for node in prefill_nodes)
     best = min(prefill, key=lambda t: (t.total_s, t.node))
     decode = tuple(
         decode_terms(state, node, record) for node in candidates(state, Phase.DECODE, now_s)
@@ -111,14 +119,16 @@ def is_late(state: ClusterState, node: NodeRecord, now_s: float) -> bool:
     return now_s >= late_at_s(state, node)
 
 
-def prefill_terms(state: ClusterState, node: NodeRecord, record: RequestRecord) -> PrefillTerms:
+def prefill_terms(
+    state: ClusterState, node: NodeRecord, record: RequestRecord, match: Match
+) -> PrefillTerms:
     """What the node must do before it can answer the request. Dispatches that it has not
-    acknowledged count as queued."""
+    acknowledged count as queued, and blocks that they will compute as cached."""
     token_s = state.token_s(node)
     ahead = state.prefills_of(node)
     waiting = [r for r in ahead if r.stage is Stage.WAITING]
     running = [r for r in ahead if r.stage is Stage.PREFILL]
-    blocks = state.prefixes.leading_blocks(node.name, record.keys)
+    blocks = max(match.coverage.get(node.name, 0), match.promised.get(node.name, 0))
     # The last prompt token is always computed: its output is the first token.
     cached = min(blocks * node.block_tokens, record.prompt_tokens - 1)
     uncached = record.prompt_tokens - cached

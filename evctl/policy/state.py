@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from evctl.core.events import (
+    BranchSignalled,
     DispatchFailed,
     Event,
     FirstToken,
     FromNode,
     IterationSample,
     KvEvicted,
+    KvHeld,
     KvStored,
     NodeJoined,
     NodeLost,
@@ -31,7 +33,7 @@ from evctl.core.events import (
     TransferDone,
     TransferFailed,
 )
-from evctl.policy import membership, requests, transition
+from evctl.policy import branches, membership, requests, transition
 from evctl.policy.audit import check
 from evctl.policy.cluster import (
     ClusterState,
@@ -81,16 +83,25 @@ def _from_node(turn: Turn, event: FromNode) -> None:
 
 
 def _on_stored(turn: Turn, node: NodeRecord, fact: KvStored) -> None:
-    turn.state.prefixes.stored(node.name, fact.tier, fact.keys)
+    turn.state.directory.stored(
+        node.name, node.life, fact.tier, fact.parent, b"".join(fact.keys), fact.request_id
+    )
+
+
+def _on_held(turn: Turn, node: NodeRecord, fact: KvHeld) -> None:
+    directory = turn.state.directory
+    directory.add_root(fact.root_key)
+    directory.stored(node.name, node.life, fact.tier, fact.root_key, fact.keys)
 
 
 def _on_evicted(turn: Turn, node: NodeRecord, fact: KvEvicted) -> None:
-    turn.state.prefixes.evicted(node.name, fact.tier, fact.keys)
+    turn.state.directory.evicted(node.name, node.life, fact.tier, b"".join(fact.keys))
 
 
 _HANDLERS: Final[dict[type, Callable[[Turn, Any], None]]] = {
     RequestArrived: requests.on_arrived,
     RequestCancelled: requests.on_cancelled,
+    BranchSignalled: branches.on_signalled,
     DispatchFailed: requests.on_dispatch_failed,
     NodeJoined: membership.on_joined,
     NodeReport: membership.on_report,
@@ -104,6 +115,7 @@ _FACT_HANDLERS: Final[dict[type, Callable[[Turn, NodeRecord, Any], None]]] = {
     FirstToken: requests.on_first_token,
     RequestDone: requests.on_done,
     KvStored: _on_stored,
+    KvHeld: _on_held,
     KvEvicted: _on_evicted,
     TransferDone: requests.on_transfer_done,
     TransferFailed: requests.on_transfer_failed,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from evctl.core.effects import AnyEffect, Cancel, Dispatch, Explanation, Fail, Notice
+from evctl.core.effects import AnyEffect, Cancel, Dispatch, Explanation, Fail, Notice, RefDelta
 from evctl.core.split import Phase
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
+from evctl.policy.directory import Match
 from evctl.policy.router import choose
 
 
@@ -36,14 +37,19 @@ class Turn:
 
     # ------------------------------------------------------------ a request's places
 
-    def place(self, record: RequestRecord, decision: str) -> bool:
-        """Choose nodes for a request that has none, and send it. False if no node takes it."""
-        choice = choose(self.state, record, self.now_s)
+    def place(self, record: RequestRecord, decision: str, match: Match | None = None) -> bool:
+        """Choose nodes for a request that has none, and send it. False if no node takes it.
+
+        match: where its blocks are, when that was just asked.
+        """
+        directory = self.state.directory
+        match = match or directory.match(record.keys, record.tenant, record.branch)
+        choice = choose(self.state, record, match, self.now_s)
         if choice is None:
             return False
         record.prefill_node, record.decode_node = choice.prefill_node, choice.decode_node
         record.uncached_tokens = record.remaining_tokens = choice.uncached_tokens
-        self._enter(record)
+        self._enter(record, match.coverage.get(record.prefill_node, 0))
         self.explanations.append(choice.explain(record.request_id, decision))
         self.do(Dispatch(record.request_id, record.prefill_node, record.decode_node))
         return True
@@ -53,6 +59,8 @@ class Turn:
         self.set_stage(record, Stage.DECODE)
         for name in record.nodes:
             self.state.nodes[name].requests.pop(record.request_id, None)
+        for phase in Phase:
+            self.state.directory.failed(record.request_id, phase)
         record.recalling = False
 
     def set_stage(self, record: RequestRecord, stage: Stage) -> None:
@@ -66,7 +74,7 @@ class Turn:
         if before in (Stage.WAITING, Stage.PREFILL) and not record.awaits_prefill:
             record.remaining_tokens = 0
             record.recalling = False  # it has begun; the engine's denial is still to come
-            state.prefixes.release(record.prefill_node, record.keys)
+            state.directory.release(record.request_id)
         if stage is Stage.DECODE and record.prefill_node != record.decode_node:
             self.prefill_of(record).requests.pop(record.request_id, None)
 
@@ -75,11 +83,15 @@ class Turn:
         if record.decode_node != record.prefill_node:
             self.state.nodes[record.decode_node].requests.pop(record.request_id, None)
             record.decode_node = record.prefill_node
+            self.state.directory.failed(record.request_id, Phase.DECODE)
+            self.state.directory.place(record.request_id, Phase.DECODE, record.prefill_node)
 
-    def end(self, record: RequestRecord) -> None:
-        """The request is over, however it ended; the caller counts how."""
+    def end(self, record: RequestRecord, *, completed: bool = False) -> None:
+        """The request is over, however it ended; the caller counts how. completed: its client
+        has the whole answer."""
         self.unplace(record)
         del self.state.requests[record.request_id]
+        self.state.directory.closed(record.request_id, self.now_s, completed=completed)
 
     def fail(self, record: RequestRecord, reason: str, *, cancel: bool = True) -> None:
         """End a request with an error; cancel: stop what its nodes may still do for it."""
@@ -96,13 +108,16 @@ class Turn:
     # ------------------------------------------------------------ after every event
 
     def settle(self) -> None:
-        """Announce nodes whose old work has ended, and phases that lost or regained a node."""
+        """Announce nodes whose old work has ended, phases that lost or regained a node, and
+        blocks that changed class."""
         for node in self.state.nodes.values():
             if node.settled_role is not node.role and not self._old_work(node):
                 node.settled_role = node.role
                 if node.alive:
                     self.notice("info", f"settled as {node.role}", node.name)
         self._watch_phases()
+        for delta in self.state.directory.deltas():
+            self.do(RefDelta(delta.node, delta.epoch, delta.block_class, delta.keys))
 
     def _old_work(self, node: NodeRecord) -> bool:
         if not node.alive:
@@ -127,10 +142,13 @@ class Turn:
                 self.notice("info", f"a node serves {name} again")
         state.uncovered = uncovered
 
-    def _enter(self, record: RequestRecord) -> None:
+    def _enter(self, record: RequestRecord, held_blocks: int) -> None:
+        """held_blocks: leading ones that its prefill node has stored."""
         state = self.state
         record.stage = Stage.WAITING
         state.waiting += 1
         for name in record.nodes:
             state.nodes[name].requests[record.request_id] = None
-        state.prefixes.promise(record.prefill_node, record.keys)
+        state.directory.place(record.request_id, Phase.PREFILL, record.prefill_node)
+        state.directory.place(record.request_id, Phase.DECODE, record.decode_node)
+        state.directory.promise(record.request_id, record.prefill_node, held_blocks)

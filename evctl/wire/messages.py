@@ -3,8 +3,8 @@ be added within a version, never renamed or removed).
 
 Three conversations use them:
 - engine -> control: Hello, Heartbeat, Tokens, Facts, Inventory, Inspection, Refused
-- control -> engine: Welcome, Peers, StartRequest, CancelRequest, RecallRequest, GetInventory,
-  Inspect, Stop
+- control -> engine: Welcome, Peers, StartRequest, CancelRequest, RecallRequest, Reclassify,
+  GetInventory, Inspect, Stop
 - engine <-> engine: ReserveKv, KvGranted, KvRefused, BlocksLanded, BlocksVerified, HandOver,
   HandOverResult, ReleaseKv, Ping, Pong
 KV bytes never travel here; they move through the transfer port.
@@ -119,12 +119,14 @@ class Facts(Message, frozen=True, tag=True):
 
 
 class InventoryBlock(msgspec.Struct, frozen=True, array_like=True):
-    """One keyed block: tier 1 or 2, references of running requests, checksum of its bytes."""
+    """One keyed block: tier 1 or 2, references of running requests, checksum of its bytes.
+    parent: the block before it, the root key for a first one; b"" where that is not known."""
 
     key: bytes
     tier: int
     references: int
     checksum: int
+    parent: bytes = b""
 
 
 class Inventory(Message, frozen=True, tag=True):
@@ -205,6 +207,17 @@ class RecallRequest(Message, frozen=True, tag=True):
     """Give back a request that has not begun; answered by the fact Recalled or RecallDenied."""
 
     request_id: str
+
+
+class Reclassify(Message, frozen=True, tag=True):
+    """Who needs the blocks of one chain: ref_class 0 nobody, 1 suspect branches only, 2 live
+    ones. keys: 16 bytes each. A block that appears counts as 2 until told otherwise. epoch rises
+    with every message of one life of the control plane; one that is not newer for a block is
+    ignored there."""
+
+    epoch: int
+    ref_class: int
+    keys: bytes
 
 
 class GetInventory(Message, frozen=True, tag=True):
@@ -337,6 +350,7 @@ AnyMessage = (
     | StartRequest
     | CancelRequest
     | RecallRequest
+    | Reclassify
     | GetInventory
     | Inspect
     | Stop

@@ -13,6 +13,7 @@ import msgspec
 import psutil
 
 from evctl.control.plane import ControlPlane
+from evctl.core.branches import BranchSignal
 from evctl.core.events import Event, FromNode, TransferDone
 from evctl.policy.state import StepResult
 from evctl.wire.keys import load_keypair, to_z85
@@ -114,9 +115,11 @@ class RealCluster:
             lambda: all(nodes[n].alive for n in names), START_TIMEOUT_S, f"{names} to join"
         )
 
-    def submit(self, prompt: list[int], **sampling: object) -> Output:
+    def submit(
+        self, prompt: list[int], branch: BranchSignal | None = None, **sampling: object
+    ) -> Output:
         output = Output()
-        request = request_for(self.plane, f"r{next(self._names)}", prompt, **sampling)
+        request = request_for(self.plane, f"r{next(self._names)}", prompt, branch, **sampling)
         self.tasks.append(asyncio.create_task(collect(self.plane, request, output)))
         return output
 

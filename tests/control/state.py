@@ -14,6 +14,7 @@ from evctl.control.frontdoor import InferenceRequest
 from evctl.control.plane import ControlPlane
 from evctl.control.settings import ControlSettings
 from evctl.core.blocks import KvNamespace, block_keys, root_key
+from evctl.core.branches import BranchSignal
 from evctl.core.sampling import SamplingParams
 from evctl.wire.keys import generate_keypair, save_keypair, to_z85
 from evctl.wire.messages import Tokens
@@ -50,14 +51,18 @@ def make_state(
 
 
 def request_for(
-    plane: ControlPlane, request_id: str, prompt: list[int], **sampling: object
+    plane: ControlPlane,
+    request_id: str,
+    prompt: list[int],
+    branch: BranchSignal | None = None,
+    **sampling: object,
 ) -> InferenceRequest:
     card = plane.model()
     assert card is not None
     root = root_key(plane.kv_secret, KvNamespace("t", card.weights_hash))
     keys = block_keys(plane.kv_secret, root, prompt, card.block_tokens)
     params = SamplingParams(**{"max_tokens": 8, "ignore_eos": True, **sampling})  # type: ignore[arg-type]
-    return InferenceRequest(request_id, "t", tuple(prompt), root, b"".join(keys), params)
+    return InferenceRequest(request_id, "t", tuple(prompt), root, b"".join(keys), params, branch)
 
 
 class Output:

@@ -329,9 +329,14 @@ async def test_what_a_joining_engine_holds_is_asked_for(stage: Stage) -> None:
     request = request_for(stage.plane, "r1", PROMPT)
     keys = [request.block_keys[:16], request.block_keys[16:32]]
     stage.engines["n3"] = FakeEngine(stage.plane, "n3")
-    stage.engines["n3"].blocks = tuple(InventoryBlock(key, 1, 0, 0) for key in keys)
-    index = stage.plane.state.prefixes
-    await until(lambda: index.leading_blocks("n3", keys) == 2, 5, "the inventory")
+    parents = [request.root_key, keys[0]]
+    stage.engines["n3"].blocks = tuple(
+        InventoryBlock(key, 1, 0, 0, parent) for key, parent in zip(keys, parents, strict=True)
+    )
+    directory = stage.plane.state.directory
+    await until(
+        lambda: directory.match(request.block_keys).coverage.get("n3") == 2, 5, "the inventory"
+    )
 
 
 async def test_one_control_plane_serves_a_cluster(stage: Stage) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from evctl.control.journal import FORMAT, Journal, JournalHeader, JournalLimits, segments
 from evctl.control.replay import JournalReader, replay
+from evctl.core.branches import BranchSignal
 from evctl.core.errors import IntegrityError, NotFoundError
 from evctl.core.events import Event, FromNode, Override, PrefillStarted, RequestArrived, Tick
 from evctl.policy.state import ClusterState, PolicyConfig, step
@@ -108,7 +109,7 @@ def test_without_a_beginning_there_is_no_replay(tmp_path: Path) -> None:
 
 def test_events_come_back_as_they_were(tmp_path: Path) -> None:
     events: list[tuple[float, Event]] = [
-        (1.0, RequestArrived("r", "t", "b", 3, 4, b"root", b"keys")),
+        (1.0, RequestArrived("r", "t", BranchSignal("b"), 3, 4, b"root", b"keys")),
         (2.0, FromNode("n1", "b", PrefillStarted("r", 1, 2))),
         (3.0, Override("hold", "1P2D", "me", "why")),
     ]

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from evctl.control.frontdoor import BranchSignal, InferenceRequest, ModelCard
+from evctl.control.frontdoor import InferenceRequest, ModelCard
+from evctl.core.branches import BranchSignal
+from evctl.core.kv_status import BranchPage, BranchPlace, BranchRow
 from evctl.core.sampling import FinishReason, TokenLogprob
 from evctl.wire.messages import Tokens
 from evengine.models.tokenizer import CHATML_TEMPLATE, byte_tokenizer
@@ -47,6 +49,9 @@ class FakeFrontDoor:
         self.not_ready = ""
         self.requests: list[InferenceRequest] = []
         self.signals: list[tuple[str, BranchSignal, str]] = []
+        self.objection = ""
+        """Why signals change nothing."""
+        self.rows: list[BranchRow] = []
         self.running: set[str] = set()
         self.closed: list[str] = []
 
@@ -72,8 +77,19 @@ class FakeFrontDoor:
             if not ended:
                 self.closed.append(request.request_id)
 
-    def branch_signal(self, tenant: str, signal: BranchSignal, what: str) -> None:
+    def branch_signal(self, tenant: str, signal: BranchSignal, what: str) -> str:
         self.signals.append((tenant, signal, what))
+        return self.objection
+
+    async def branches(self, tenant: str, *, after: str, limit: int) -> BranchPage:
+        own = sorted((row for row in self.rows if row.tenant == tenant), key=lambda r: r.branch)
+        left = [row for row in own if row.branch > after]
+        shown = tuple(left[:limit])
+        last = BranchPlace(0.0, tenant, shown[-1].branch) if len(left) > limit else None
+        return BranchPage(shown, last, len(own), len(self.rows))
+
+    def branch(self, tenant: str, branch: str) -> BranchRow | None:
+        return next((r for r in self.rows if (r.tenant, r.branch) == (tenant, branch)), None)
 
 
 def says(

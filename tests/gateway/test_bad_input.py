@@ -270,7 +270,7 @@ async def test_unknown_routes_and_methods(client: httpx.AsyncClient) -> None:
     for path in ("/", "/v1/nothing", "/v1/models/", "/v1/branches", "/v1/branches/b/explode"):
         assert (await client.post(path)).status_code in (404, 405)
     assert_error(await client.get("/v1/nothing"), 404, code="unknown_url")
-    assert_error(await client.get("/v1/branches"), 404, code="unknown_url")
+    assert_error(await client.get("/v1/branches/b/end"), 404, code="branch_not_found")
     assert_error(await client.post("/v1/branches/b/explode"), 404)
     assert_error(await client.get(CHAT), 405, code="method_not_allowed")
     assert_error(await client.post("/v1/models"), 405)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 
-from evctl.control.frontdoor import BranchSignal
+from evctl.core.branches import BranchSignal
 from evctl.core.errors import NotFoundError
+from evctl.core.kv_status import BranchRow
 from tests.gateway.conftest import chat, completion, served
 from tests.gateway.front_door import FakeFrontDoor
 
@@ -72,7 +74,13 @@ async def test_signals_without_inference(front_door: FakeFrontDoor) -> None:
     ):
         one, two = ({"Authorization": f"Bearer {key}"} for key in ("k1", "k2"))
         answer = await client.post("/v1/branches/b1/end", headers=one)
-        assert answer.json() == {"object": "branch.signal", "id": "b1", "signal": "end"}
+        assert answer.json() == {
+            "object": "branch.signal",
+            "id": "b1",
+            "signal": "end",
+            "applied": True,
+            "reason": "",
+        }
         await client.post("/v1/branches/b1/rewrite", json={"version": 4}, headers=two)
         await client.post("/v1/branches/b3/fork", json={"parent": "b1"}, headers=two)
         await client.post("/v1/branches/b4/fork", headers={**two, "X-Branch-Parent": "b1"})
@@ -116,10 +124,101 @@ async def test_tenants_never_share_block_keys(front_door: FakeFrontDoor) -> None
 async def test_what_the_control_plane_refuses(
     client: httpx.AsyncClient, front_door: FakeFrontDoor
 ) -> None:
-    def refuse(tenant: str, signal: BranchSignal, what: str) -> None:
+    def refuse(tenant: str, signal: BranchSignal, what: str) -> str:
         raise NotFoundError(what="no such branch", why="w", next_step="n", code="EV-1998")
 
     front_door.branch_signal = refuse
     response = await client.post("/v1/branches/b/end")
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "EV-1998"
+
+
+async def test_a_signal_that_changes_nothing_is_no_error(
+    client: httpx.AsyncClient, front_door: FakeFrontDoor
+) -> None:
+    front_door.objection = "branch b has ended"
+    for what, body in (("end", {}), ("rewrite", {"version": 2}), ("fork", {"parent": "a"})):
+        answer = await client.post(f"/v1/branches/b/{what}", json=body)
+        assert answer.status_code == 200
+        told = answer.json()
+        assert (told["applied"], told["reason"]) == (False, "branch b has ended")
+
+
+def row(tenant: str, branch: str, **changes: Any) -> BranchRow:
+    values: dict[str, Any] = {
+        "parent": "",
+        "kind": "root",
+        "state": "live",
+        "version": 0,
+        "blocks": 3,
+        "open_requests": 0,
+        "silent_s": 1.23456,
+        "holders": {"P": {"secret-node": 3}},
+    }
+    return BranchRow(tenant, branch, **{**values, **changes})
+
+
+async def test_branches_are_listed_a_page_at_a_time(
+    client: httpx.AsyncClient, front_door: FakeFrontDoor
+) -> None:
+    front_door.rows = [row("default", f"b{i}") for i in range(5)]
+    seen, after = [], ""
+    for expected in (2, 2, 1):
+        page = (await client.get("/v1/branches", params={"limit": 2, "after": after})).json()
+        assert page["object"] == "list"
+        assert len(page["data"]) == expected
+        seen += [branch["id"] for branch in page["data"]]
+        assert (page["first_id"], page["last_id"]) == (page["data"][0]["id"], seen[-1])
+        after = page["last_id"]
+        assert page["has_more"] == (len(seen) < 5)
+    assert seen == [f"b{i}" for i in range(5)]
+    end = (await client.get("/v1/branches", params={"after": "b4"})).json()
+    assert (end["data"], end["has_more"], end["last_id"]) == ([], False, None)
+
+
+async def test_a_branch_tells_its_owner_what_it_may_know(
+    client: httpx.AsyncClient, front_door: FakeFrontDoor
+) -> None:
+    front_door.rows = [row("default", "a/é?%2F/end", parent="a", kind="fork", version=4)]
+    answer = await client.get("/v1/branches/a%2F%C3%A9%3F%252F%2Fend")
+    assert answer.json() == {
+        "id": "a/é?%2F/end",
+        "object": "branch",
+        "parent": "a",
+        "kind": "fork",
+        "state": "live",
+        "version": 4,
+        "blocks": 3,
+        "open_requests": 0,
+        "silent_s": 1.235,
+    }
+    listed = (await client.get("/v1/branches")).text
+    assert "secret-node" not in answer.text + listed
+
+
+async def test_nobody_sees_another_tenants_branches(front_door: FakeFrontDoor) -> None:
+    front_door.rows = [row("acme", "mine"), row("zeta", "theirs")]
+    async with (
+        served(front_door, {"k1": "acme", "k2": "zeta"}) as url,
+        httpx.AsyncClient(base_url=url, headers={"Authorization": "Bearer k1"}) as client,
+    ):
+        listed = (await client.get("/v1/branches")).json()
+        assert [branch["id"] for branch in listed["data"]] == ["mine"]
+        hidden = await client.get("/v1/branches/theirs")
+        absent = await client.get("/v1/branches/nobodys")
+        assert hidden.status_code == absent.status_code == 404
+        told = [answer.json()["error"] for answer in (hidden, absent)]
+        assert told[0]["code"] == "branch_not_found"
+        assert told[0]["message"].replace("theirs", "nobodys") == told[1]["message"]
+        for path in ("/v1/branches", "/v1/branches/mine"):
+            bare = await client.get(path, headers={"Authorization": ""})
+            assert bare.status_code == 401
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "limit=²", "limit=1e1"])
+async def test_a_page_that_cannot_be(client: httpx.AsyncClient, query: str) -> None:
+    answer = await client.get(f"/v1/branches?{query}")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "limit"
+    long = await client.get("/v1/branches", params={"after": "x" * 257})
+    assert (long.status_code, long.json()["error"]["param"]) == (400, "after")

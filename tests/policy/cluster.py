@@ -8,6 +8,7 @@ from evctl.core.events import (
     Event,
     FirstToken,
     FromNode,
+    KvHeld,
     NodeJoined,
     NodeReport,
     Override,
@@ -64,9 +65,18 @@ class Cluster:
         return self.feed(FromNode(name, self.boot(name), fact))
 
     def arrive(self, request_id: str, tokens: int = 40, block_keys: bytes = b"") -> Dispatch:
-        effects = self.feed(RequestArrived(request_id, "t", "", tokens, 16, b"", block_keys))
+        effects = self.feed(RequestArrived(request_id, "t", None, tokens, 16, b"", block_keys))
         (dispatch,) = [e for e in effects if isinstance(e, Dispatch)]
         return dispatch
+
+    def holds(self, name: str, tier: int, *numbers: int) -> None:
+        """The node has the path of these blocks."""
+        self.fact(name, KvHeld(tier, b"", keys(*numbers)))
+
+    def leading(self, name: str, *numbers: int) -> int:
+        """Leading blocks that the node has or has promised."""
+        match = self.state.directory.match(keys(*numbers))
+        return max(match.coverage.get(name, 0), match.promised.get(name, 0))
 
     def hold(self, split: str) -> list[AnyEffect]:
         return self.feed(Override("hold", split, "me", ""))

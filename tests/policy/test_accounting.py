@@ -11,15 +11,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from evctl.core.branches import BranchSignal
 from evctl.core.effects import AnyEffect, Cancel, Dispatch, Fail, Recall, Reject
 from evctl.core.events import (
+    BranchSignalled,
     DispatchFailed,
     EngineFact,
     Event,
     FirstToken,
     FromNode,
     KvEvicted,
-    KvStored,
+    KvHeld,
     NodeJoined,
     NodeLost,
     NodeReport,
@@ -39,6 +41,16 @@ from tests.policy.cluster import key
 
 CONFIG = PolicyConfig(("n1", "n2", "n3", "n4"), "2P2D", max_queued=4)
 STAGES = ("sent", "prefill", "sampled")
+
+
+SIGNALS = st.none() | st.builds(
+    BranchSignal,
+    branch=st.sampled_from(["b1", "b2", "b3"]),
+    parent=st.sampled_from(["", "b1", "b4"]),
+    op=st.sampled_from(["continue", "fork", "spawn", "compact"]),
+    version=st.none() | st.integers(0, 3),
+    final=st.booleans(),
+)
 
 
 class World(RuleBasedStateMachine):
@@ -102,14 +114,14 @@ class World(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ clients and operators
 
-    @rule(tokens=st.integers(1, 60), shared=st.integers(0, 5))
-    def arrive(self, tokens: int, shared: int) -> None:
+    @rule(tokens=st.integers(1, 60), shared=st.integers(0, 5), branch=SIGNALS)
+    def arrive(self, tokens: int, shared: int, branch: BranchSignal | None) -> None:
         self.numbers += 1
         name = f"r{self.numbers}"
         full = tokens // 4
         keys = [key(i if i < shared else 1000 * self.numbers + i) for i in range(full)]
         waiting = sum(place[2] == "sent" for place in self.at.values())
-        self.feed(RequestArrived(name, "t", "", tokens, 8, b"", b"".join(keys)))
+        self.feed(RequestArrived(name, "t", branch, tokens, 8, b"", b"".join(keys)))
         rejected = self.ended.get(name) == "Reject"
         assert rejected == (waiting >= CONFIG.max_queued or not self.alive)
         assert rejected or name in self.at
@@ -119,6 +131,11 @@ class World(RuleBasedStateMachine):
         if name := self._pick(index, *STAGES, "handed"):
             self._end(name, "cancelled")
             self.feed(RequestCancelled(name))
+
+    @rule(signal=SIGNALS, what=st.sampled_from(["end", "rewrite", "fork"]))
+    def signal(self, signal: BranchSignal | None, what: str) -> None:
+        if signal is not None:
+            self.feed(BranchSignalled("t", what, signal))
 
     @rule(split=st.sampled_from(["1P3D", "2P2D", "3P1D", "9P9D"]))
     def override(self, split: str) -> None:
@@ -182,8 +199,9 @@ class World(RuleBasedStateMachine):
     def store(self, index: int, tier: int, first: int) -> None:
         if self.alive:
             node = sorted(self.alive)[index % len(self.alive)]
-            self._fact(node, KvStored("", tier, b"", (key(first), key(first + 1))))
-            self._fact(node, KvEvicted(tier, (key(first),)))
+            path = [key(i) for i in range(first + 2)]
+            self._fact(node, KvHeld(tier, b"", b"".join(path)))
+            self._fact(node, KvEvicted(tier, (path[-1],)))
 
     # ------------------------------------------------------------ nodes
 

@@ -7,13 +7,12 @@ from evctl.core.events import (
     DispatchFailed,
     IterationSample,
     KvEvicted,
-    KvStored,
+    NodeLost,
     NodeReport,
     RequestArrived,
     Tick,
 )
 from evctl.core.split import Phase
-from evctl.policy.prefixes import PrefixIndex
 from tests.policy.cluster import Cluster, key, keys, of
 
 
@@ -39,23 +38,23 @@ def test_every_decision_is_explained_with_all_candidates() -> None:
 
 def test_a_stored_prefix_draws_a_request_until_the_queue_costs_more() -> None:
     cluster = Cluster()
-    cluster.fact("n2", KvStored("", 1, b"", (key(1), key(2))))
+    cluster.holds("n2", 1, 1, 2)
     prompt = keys(1, 2, 3)
     assert cluster.arrive("r1", 12, prompt).prefill_node == "n2"
     assert cluster.arrive("long", 400).prefill_node == "n1"
     assert cluster.arrive("r2", 12, prompt).prefill_node == "n2"
-    cluster.feed(RequestArrived("block", "t", "", 4000, 1, b"", keys(1, 2)))
+    cluster.feed(RequestArrived("block", "t", None, 4000, 1, b"", keys(1, 2)))
     assert cluster.arrive("r3", 12, prompt).prefill_node == "n1"
 
 
 def test_an_evicted_prefix_draws_nobody() -> None:
     cluster = Cluster()
-    cluster.fact("n2", KvStored("", 1, b"", (key(1), key(2))))
-    cluster.fact("n2", KvStored("", 2, b"", (key(1), key(2))))
+    cluster.holds("n2", 1, 1, 2)
+    cluster.holds("n2", 2, 1, 2)
     cluster.fact("n2", KvEvicted(1, (key(1), key(2))))
-    assert cluster.state.prefixes.leading_blocks("n2", [key(1), key(2)]) == 2
+    assert cluster.leading("n2", 1, 2) == 2
     cluster.fact("n2", KvEvicted(2, (key(1),)))
-    assert cluster.state.prefixes.leading_blocks("n2", [key(1), key(2)]) == 0
+    assert cluster.leading("n2", 1, 2) == 0
     assert cluster.arrive("r1", 12, keys(1, 2, 3)).prefill_node == "n1"
 
 
@@ -69,14 +68,14 @@ def test_simultaneous_forks_go_where_their_prefix_is_being_computed() -> None:
     assert {fork.prefill_node for fork in forks} == {"n1"}
     cluster.decode("parent")
     cluster.done("parent")
-    assert cluster.state.prefixes.leading_blocks("n1", [key(0)]) == 1, "the forks promise it still"
+    assert cluster.leading("n1", 0) == 1, "the forks promise it still"
 
 
 def test_a_promise_ends_with_its_request() -> None:
     cluster = Cluster()
     cluster.arrive("parent", 40, keys(*range(10)))
     cluster.feed(DispatchFailed("parent", "n1", "EV-2306", "never fits", retry=False))
-    assert cluster.state.prefixes.leading_blocks("n1", [key(0)]) == 0
+    assert cluster.leading("n1", 0) == 0
 
 
 def test_forks_spread_when_computing_again_is_cheaper_than_waiting() -> None:
@@ -127,7 +126,7 @@ def test_a_full_queue_turns_requests_away_with_a_time() -> None:
     cluster = Cluster(max_queued=2)
     cluster.arrive("r1", 8000)
     cluster.arrive("r2", 8000)
-    (effect,) = cluster.feed(RequestArrived("r3", "t", "", 40, 16, b"", b""))
+    (effect,) = cluster.feed(RequestArrived("r3", "t", None, 40, 16, b"", b""))
     assert isinstance(effect, Reject)
     assert 1.0 < effect.retry_after_s < 30.0
     cluster.start("r1")
@@ -137,9 +136,8 @@ def test_a_full_queue_turns_requests_away_with_a_time() -> None:
 def test_without_nodes_requests_are_turned_away() -> None:
     cluster = Cluster(2, "1P1D")
     for name in ("n1", "n2"):
-        cluster.join(name, "boot2")
-    cluster.state.nodes["n1"].alive = cluster.state.nodes["n2"].alive = False
-    (effect,) = of(cluster.feed(RequestArrived("r", "t", "", 40, 16, b"", b"")), Reject)
+        cluster.feed(NodeLost(name, "boot1", "gone"))
+    (effect,) = of(cluster.feed(RequestArrived("r", "t", None, 40, 16, b"", b"")), Reject)
     assert "alive" in effect.reason  # type: ignore[union-attr]
 
 
@@ -177,18 +175,3 @@ def test_when_all_nodes_are_late_work_goes_on() -> None:
     assert cluster.arrive("r1").prefill_node == "n1"
     assert cluster.last is not None
     assert cluster.last.next_tick_s is None
-
-
-def test_prefix_index_counts_promises() -> None:
-    index = PrefixIndex()
-    index.promise("a", [key(1), key(2)])
-    index.promise("a", [key(1)])
-    index.release("a", [key(1), key(2)])
-    assert index.leading_blocks("a", [key(1), key(2)]) == 1
-    index.stored("a", 1, [key(2)])
-    index.stored("a", 7, [key(3)])
-    assert index.leading_blocks("a", [key(1), key(2), key(3)]) == 2
-    index.forget("a")
-    assert index.leading_blocks("a", [key(1), key(2)]) == 1
-    assert index.check({"a": {key(1): 1}}, []) == []
-    assert index.check({}, []) != []

@@ -8,7 +8,7 @@ from evctl.core.effects import Cancel, Dispatch, Fail, Notice, Recall, SetRole
 from evctl.core.errors import UsageError
 from evctl.core.events import (
     DispatchFailed,
-    KvStored,
+    KvHeld,
     NodeLost,
     Override,
     RecallDenied,
@@ -202,11 +202,11 @@ def test_with_a_lost_node_an_override_keeps_an_alive_one_on_either_side() -> Non
 
 def test_a_new_life_forgets_the_old_one() -> None:
     cluster = Cluster()
-    cluster.fact("n1", KvStored("", 1, b"", (key(1),)))
+    cluster.holds("n1", 1, 1)
     cluster.arrive("r1")
     effects = cluster.join("n1", "boot2")
     assert [e.request_id for e in of(effects, Fail)] == ["r1"]  # type: ignore[union-attr]
-    assert cluster.state.prefixes.leading_blocks("n1", [key(1)]) == 0
+    assert cluster.leading("n1", 1) == 0
     assert cluster.state.nodes["n1"].boot_id == "boot2"
 
 
@@ -215,9 +215,9 @@ def test_facts_of_an_old_life_are_ignored() -> None:
 
     cluster = Cluster()
     cluster.join("n1", "boot2")
-    cluster.feed(FromNode("n1", "boot1", KvStored("", 1, b"", (key(1),))))
+    cluster.feed(FromNode("n1", "boot1", KvHeld(1, b"", key(1))))
     cluster.feed(NodeReport("n1", "boot1", 0, 0, 0, 0, 0, 0))
-    assert cluster.state.prefixes.leading_blocks("n1", [key(1)]) == 0
+    assert cluster.leading("n1", 1) == 0
     assert cluster.state.tallies.ignored == 2
 
 

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from evctl.policy.eviction import RefClass
 from evengine.pool.l1 import L1Cache
 
 TOTAL = 12
@@ -42,6 +43,32 @@ class CacheMachine(RuleBasedStateMachine):
         self.cached: dict[bytes, int] = {}
         self.quarantined: dict[str, list[int]] = {}
         self.count = 0
+        self.told: dict[bytes, tuple[int, int]] = {}
+        self.paths: dict[bytes, list[bytes]] = {}
+
+    def needed(self, key: bytes) -> int:
+        """Class of a cached block: the highest told about it and what hangs from it."""
+        return max(
+            self.told.get(other, (0, 2))[1] for other in self.cached if key in self.paths[other]
+        )
+
+    @rule(
+        path=st.lists(st.integers(0, 1), min_size=1, max_size=6).map(tuple),
+        first=st.integers(0, 5),
+        epoch=st.integers(1, 50),
+        ref_class=st.sampled_from(RefClass),
+    )
+    def classify(self, path: tuple[int, ...], first: int, epoch: int, ref_class: RefClass) -> None:
+        """Words about blocks that are there or not, newer than the last one or not."""
+        keys = chain(path)[first:]
+        fresh = [k for k in keys if k in self.cached and epoch > self.told.get(k, (0, 2))[0]]
+        assert self.l1.classify(epoch, keys, ref_class) == len(fresh)
+        self.told.update((key, (epoch, ref_class)) for key in fresh)
+
+    @rule()
+    def another_control_plane(self) -> None:
+        self.l1.forget_classes()
+        self.told.clear()
 
     @rule(target=requests, path=st.lists(st.integers(0, 1), min_size=1, max_size=6).map(tuple))
     def start(self, path: tuple[int, ...]) -> Request:
@@ -53,6 +80,10 @@ class CacheMachine(RuleBasedStateMachine):
         held = self.l1.match(keys)
         assert [self.contents[slot] for slot in held] == keys[:expected]
         before = self.l1.available_blocks
+        for depth, key in enumerate(keys):
+            self.paths[key] = keys[: depth + 1]
+        busy = {slot for request in self.running for slot in request.slots} | set(held)
+        classes = {k: self.needed(k) for k, slot in self.cached.items() if slot not in busy}
         slots = self.l1.allocate(len(keys) - len(held))
         if slots is None:
             assert before < len(keys) - len(held)
@@ -62,7 +93,11 @@ class CacheMachine(RuleBasedStateMachine):
         in_use = [slot for request in self.running for slot in request.slots]
         in_use += [slot for rest in self.quarantined.values() for slot in rest]
         assert not set(slots) & set(in_use), "a slot in use was handed out"
-        self.forget_evicted()
+        gone = self.forget_evicted()
+        kept = [ref_class for key, ref_class in classes.items() if key not in gone]
+        assert max((classes[key] for key in gone), default=0) <= min(kept, default=2), (
+            "a block that is needed more went before one that is needed less"
+        )
         for slot in slots:
             self.contents[slot] = b"being written"
         request = Request(keys, held + slots, len(held))
@@ -108,14 +143,17 @@ class CacheMachine(RuleBasedStateMachine):
     def settle(self, owner: str) -> None:
         assert self.l1.lift_quarantine(owner) == len(self.quarantined.pop(owner, []))
 
-    def forget_evicted(self) -> None:
-        for key in self.l1.take_evicted():
+    def forget_evicted(self) -> list[bytes]:
+        gone = self.l1.take_evicted()
+        for key in gone:
             slot = self.cached.pop(key)
+            self.told.pop(key, None)
             pinned = any(
                 slot in request.slots and self.contents.get(slot) == key
                 for request in self.running
             )
             assert not pinned, "a block in use was evicted"
+        return gone
 
     @invariant()
     def sound(self) -> None:
@@ -150,6 +188,20 @@ def test_eviction_takes_the_oldest_branch_from_its_end() -> None:
     assert l1.allocate(1) is not None
     assert l1.take_evicted() == [old[1]]
     assert l1.peek(new) == 3
+
+
+def test_history_that_nobody_refers_to_goes_before_what_a_waiting_branch_needs() -> None:
+    """The paper's point: the waiting branch was used longest ago."""
+    l1 = L1Cache(6)
+    waiting, replaced = chain((0, 0, 0)), chain((1, 1, 1))
+    fill(l1, waiting)
+    fill(l1, replaced)
+    assert l1.classify(1, replaced, RefClass.UNREFERENCED) == 3
+    assert l1.allocate(2) is not None
+    assert l1.take_evicted() == [replaced[2], replaced[1]]
+    assert l1.evicted_by_class == [2, 0, 0]
+    assert l1.allocate(2) is not None
+    assert l1.take_evicted() == [replaced[0], waiting[2]]
 
 
 def test_an_equal_block_is_kept_once() -> None:

@@ -10,6 +10,7 @@ from datetime import UTC
 import msgspec
 
 from evctl.core.errors import ConflictError, UsageError
+from evctl.core.kv_status import KvStatus
 from evctl.core.split import parse_split
 from evctl.core.status import (
     ClusterStatus,
@@ -46,6 +47,8 @@ def node(name: str, role: str = "P", **changes: object) -> NodeStatus:
         l1=0.81,
         l2=0.0,
         pid=4711,
+        blocks=1200,
+        referenced=0.63,
     )
     return replace(base, **changes)
 
@@ -76,6 +79,15 @@ def cluster(*nodes: NodeStatus, **changes: object) -> ClusterStatus:
         throughput_rps=2.41,
         nodes=chosen,
         held_by="",
+        kv=KvStatus(
+            copies=3600,
+            tree_blocks=2400,
+            live=14,
+            suspect=2,
+            ended=120,
+            references=(1332, 1500, 600, 120, 30, 18),
+            references_age_s=0.2,
+        ),
     )
     return replace(base, **changes)
 

@@ -83,4 +83,6 @@ def _lasting(status: ClusterStatus) -> dict[str, Any]:
     values.pop("sequence")
     for node in values["nodes"]:
         node.pop("age_s")
+    if values["kv"]:
+        values["kv"].pop("references_age_s")
     return values

@@ -13,11 +13,12 @@ from textual.widgets import Input
 from evctl.tui.actions import ACTIONS
 from evctl.tui.nodes_table import NodesTable
 from evctl.tui.state import Layout
-from evctl.tui.views import events, footer, header, panels
+from evctl.tui.views import events, footer, header, panels, references
 from evctl.tui.views.scene import Scene
 from evctl.tui.widgets import Panel
 
 TOP_PANELS = ("split", "queues", "latency")
+BOTTOM_PANELS = ("events", "refs")
 
 
 class OverviewScreen(Screen[None], inherit_bindings=False):
@@ -37,7 +38,9 @@ class OverviewScreen(Screen[None], inherit_bindings=False):
             yield Panel(panels.queues_panel, id="queues", title="queues")
             yield Panel(panels.latency_panel, id="latency", title="latency")
         yield NodesTable(id="nodes")
-        yield Panel(events.event_lines, id="events", title="events", focusable=True)
+        with Container(id="bottom"):
+            yield Panel(events.event_lines, id="events", title="events", focusable=True)
+            yield Panel(references.references_panel, id="refs", title="references, branches")
         yield Panel(lambda scene, width, _: panels.summary(scene, width), id="summary")
         yield Input(placeholder="filter: part of a name, role or event", id="filter")
         yield Panel(lambda scene, width, _: footer.footer(scene, width), id="footer")
@@ -47,9 +50,10 @@ class OverviewScreen(Screen[None], inherit_bindings=False):
         for each in Layout:
             self.set_class(each is layout, f"-{each.value}")
         self.set_class(height < 30, "-short")
-        for name in ("nodes", "events", *TOP_PANELS):
+        for name in ("nodes", *BOTTOM_PANELS, *TOP_PANELS):
             self.query_one(f"#{name}").set_class(name == panel, "-shown")
         self.query_one("#top").set_class(panel in TOP_PANELS, "-shown")
+        self.query_one("#bottom").set_class(panel in BOTTOM_PANELS, "-shown")
 
     def paint(self, scene: Scene) -> None:
         with self.app.batch_update():

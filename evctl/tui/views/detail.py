@@ -6,7 +6,7 @@ from rich.text import Text
 
 from evctl.core.status import NodeStatus
 from evctl.tui.views.events import event_line
-from evctl.tui.views.figures import ABSENT, age
+from evctl.tui.views.figures import ABSENT, age, count, share
 from evctl.tui.views.nodes import age_of, role_text, state_text, used
 from evctl.tui.views.scene import Scene, lines, safe
 
@@ -45,6 +45,7 @@ def node_detail(scene: Scene, name: str, width: int) -> Text:
         row("batch", Text(batch, gone.colours.text)),
         row("L1", used(node.l1, bar_width, gone)),
         row("L2", used(node.l2, bar_width, gone)),
+        row("cached", Text(_cached(node), gone.colours.text)),
         row("boot", Text(safe(node.boot_id, look), gone.colours.text)),
         row("pid", Text(pid, gone.colours.text)),
         Text(""),
@@ -55,3 +56,9 @@ def node_detail(scene: Scene, name: str, width: int) -> Text:
     if not own:
         rows.append(Text("none yet", look.colours.faint))
     return lines(*rows)
+
+
+def _cached(node: NodeStatus) -> str:
+    if node.referenced is None:
+        return "no blocks"
+    return f"{count(node.blocks)} blocks, {share(node.referenced)} with a reference"

@@ -1,0 +1,1 @@
+"""`evctl bench eviction`: what each eviction order loses on recorded conversations."""

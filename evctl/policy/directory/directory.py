@@ -1,0 +1,317 @@
+"""The KV directory as its users see it; the package's docstring is the contract."""
+
+from __future__ import annotations
+
+from evctl.core.blocks import KEY_BYTES
+from evctl.core.split import Phase
+from evctl.policy.directory.copies import TIERS, Copies
+from evctl.policy.directory.counts import Counts, RefDelta
+from evctl.policy.directory.ledger import DECODE, PHASES, PREFILL, Branch, BranchState, Ledger
+from evctl.policy.directory.matching import Match, Names, match, sources, tier_coverage
+from evctl.policy.directory.requests import Request, Requests
+from evctl.policy.directory.rules import Rules
+from evctl.policy.directory.runs import Node, Run
+from evctl.policy.directory.signal import DirectoryConfig, Signal
+from evctl.policy.directory.tallies import Tallies
+from evctl.policy.directory.tree import Tree
+
+_MOST_BOOTS = 4096
+_PRUNED_AT_ONCE = 32
+"""Runs: about 0.1 ms."""
+
+
+class Directory:
+    """Which node holds which block, and which live branches need it. One writer, no clock."""
+
+    def __init__(self, config: DirectoryConfig | None = None) -> None:
+        self.config = config = config or DirectoryConfig()
+        self.tallies = Tallies()
+        self.nodes: dict[str, Node] = {}
+        self.names = Names()
+        self.tree = Tree()
+        self.counts = Counts()
+        self.copies = Copies(self.tree, self.counts)
+        self.ledger = Ledger(self.tree, self.counts, config.tombstones)
+        self.requests = Requests(self.tree, self.counts, self.ledger, self.tallies)
+        self.rules = Rules(self.ledger, self.tallies, config)
+        self._past: dict[tuple[str, str], None] = {}
+
+    # ------------------------------------------------------------ nodes
+
+    def node_joined(self, node: str, boot_id: str) -> bool:
+        """A life of a node began, with no KV; an earlier one is over by that. False, and
+        nothing changes, for the present life and for one that ended."""
+        present = self.nodes.get(node)
+        if (present is not None and present.boot_id == boot_id) or (node, boot_id) in self._past:
+            self.tallies.stale_boot += 1
+            return False
+        if present is not None:
+            self._lose(present)
+        self.nodes[node] = self.names.take(node, boot_id)
+        return True
+
+    def node_lost(self, node: str, boot_id: str) -> bool:
+        """A life ended: its copies and references vanish, nothing else changes."""
+        present = self._life(node, boot_id)
+        if present is None:
+            return False
+        self._lose(present)
+        return True
+
+    def role_changed(self, node: str, to: Phase) -> int:
+        """The router sends other work to the node. To prefill: its D references are gone (with
+        `relabel`, a waiting branch's become P references where it has none). To decode: counts
+        and KV stay. Returns how many branches lost references."""
+        life = self.nodes.get(node)
+        if life is None or to is not Phase.PREFILL:
+            self.tallies.unknown_node += life is None
+            return 0
+        return self.rules.reset_decode(life)
+
+    def l1_emptied(self, node: str, boot_id: str) -> bool:
+        """A node that left decode has drained and dropped its L1; its L2 stays readable."""
+        life = self._life(node, boot_id)
+        if life is None:
+            return False
+        self.copies.drop_tier(life, 1)
+        return True
+
+    # ------------------------------------------------------------ copies
+
+    def add_root(self, root_key: bytes) -> None:
+        """A parent of first blocks. Arrivals bring theirs; a rebuild from inventories adds them
+        first."""
+        self.tree.roots[root_key] = None
+
+    def stored(
+        self, node: str, boot_id: str, tier: int, parent: bytes, keys: bytes, request_id: str = ""
+    ) -> bool:
+        """KvStored: `keys`, in order, children of `parent`, became readable in tier 1 or 2.
+        False when that changed nothing: a past life, or an unknown parent."""
+        life = self.nodes.get(node)
+        if life is None or life.boot_id != boot_id or tier not in TIERS or not keys:
+            self._refuse(node, boot_id, tier)
+            return False
+        if len(keys) % KEY_BYTES:
+            self.tallies.malformed += 1
+            return False
+        request = self.requests.reporting(request_id) if request_id else None
+        hint = self.requests.path_of(request) if request is not None else None
+        found = self.copies.store(life, tier, parent, keys, hint)
+        if found is None:
+            self.tallies.unknown_parent += 1
+            return False
+        if request is not None:
+            run, end = found
+            self.requests.grew(request, life, end - len(keys) // KEY_BYTES, run, end)
+        return True
+
+    def evicted(self, node: str, boot_id: str, tier: int, keys: bytes) -> int:
+        """KvEvicted: returns how many of the blocks were held there until now."""
+        life = self._life(node, boot_id)
+        if life is None or not self._tier(tier):
+            return 0
+        if len(keys) % KEY_BYTES:
+            self.tallies.malformed += 1
+            return 0
+        gone = self.copies.evict(life, tier, keys)
+        self.tallies.unknown_evicted += len(keys) // KEY_BYTES - gone
+        return gone
+
+    def deltas(self) -> list[RefDelta]:
+        """Changes of class since the last call, in order, to be sent to their nodes. To be
+        called after every event; it also goes on tidying up after a lost node."""
+        if self.tree.doubtful:
+            self.tree.prune(_PRUNED_AT_ONCE)
+        return self.counts.drain()
+
+    # ------------------------------------------------------------ requests
+
+    def match(self, keys: bytes, tenant: str = "", branch: str = "") -> Match:
+        """Where the leading blocks of a prompt are. Naming the branch saves time, nothing
+        else: it starts at the branch's leaf. Changes nothing."""
+        run, end = self._locate(keys, self.ledger.branches.get((tenant, branch)))
+        return match(self.names, self.tree.path(run), end, len(keys) // KEY_BYTES)
+
+    def sources(self, keys: bytes, tier: int) -> list[tuple[int, int, tuple[str, ...]]]:
+        """(start, end, nodes) for the pieces of a known prefix, in order: who can send what."""
+        run, end = self.tree.descend(keys, self.tree.root, 0)
+        return sources(self.tree.path(run), end, tier)
+
+    def tier_coverage(self, keys: bytes, tier: int) -> dict[str, int]:
+        """node -> leading blocks that it holds in that tier alone."""
+        run, end = self.tree.descend(keys, self.tree.root, 0)
+        return tier_coverage(self.tree.path(run), end, tier)
+
+    def arrive(
+        self,
+        request_id: str,
+        tenant: str,
+        root_key: bytes,
+        keys: bytes,
+        now_s: float,
+        signal: Signal | None = None,
+    ) -> Match:
+        """A request came: its branch's context is its prompt from now on, by the rules of
+        section 3. Returns the match as it was before."""
+        total = len(keys) // KEY_BYTES
+        keys = keys[: total * KEY_BYTES]
+        if request_id in self.requests.open:
+            self.tallies.duplicate_request += 1
+            return self.match(keys)
+        self.tree.roots[root_key] = None
+        branch = self.rules.branch_of(tenant, signal, now_s)
+        keep = 0
+        start: Run = self.tree.root
+        if branch is not None:
+            near = branch
+            if not branch.end:
+                near = self.ledger.branches.get((tenant, branch.parent), branch)
+            start, keep = self.tree.shared(keys, near.run, near.end)
+        run, known = self.tree.descend(keys, start, keep)
+        found = match(self.names, self.tree.path(run), known, total)
+        run = self.tree.ensure(keys, run, known)
+        request = self.requests.start(request_id, run, total, branch)
+        if branch is not None and signal is not None:
+            request.final = signal.final
+            self.rules.resume(branch, min(keep, branch.end), run, total, signal.version)
+            self.rules.heard(branch, now_s)
+        return found
+
+    def place(self, request_id: str, phase: Phase, node: str) -> bool:
+        """The request will run that phase there. Its blocks that have no holder in the phase
+        are the node's now (they count once stored); the others stay with theirs until moved."""
+        request, life = self.requests.open.get(request_id), self.nodes.get(node)
+        if request is None or life is None:
+            self.tallies.unknown_request += request is None
+            self.tallies.unknown_node += life is None
+            return False
+        self.requests.place(request, _index(phase), life)
+        return True
+
+    def moved(self, request_id: str, phase: Phase) -> bool:
+        """The request's prompt is verified at its node of that phase (first token; transfer
+        done): the branch's references in the phase move there, leases for it end."""
+        request = self._request(request_id)
+        if request is None:
+            return False
+        self.requests.moved(request, _index(phase))
+        return True
+
+    def failed(self, request_id: str, phase: Phase) -> bool:
+        """The prompt will not get to its node of that phase: no reference changes, leases
+        end. Place it again to go on elsewhere."""
+        request = self._request(request_id)
+        if request is None:
+            return False
+        self.requests.failed(request, _index(phase))
+        return True
+
+    def promise(self, request_id: str, node: str, start: int = 0) -> bool:
+        """The node will compute or fetch the request's prompt from block `start` on (before
+        that it holds it). One promise a request: a new one replaces it."""
+        request, life = self._request(request_id), self.nodes.get(node)
+        if request is None or life is None:
+            self.tallies.unknown_node += life is None
+            return False
+        self.requests.promise(request, life, start)
+        return True
+
+    def release(self, request_id: str) -> bool:
+        """The promise is kept or broken; idempotent."""
+        request = self._request(request_id)
+        if request is None:
+            return False
+        self.requests.release(request)
+        return True
+
+    def lease(self, request_id: str, phase: Phase, node: str, start: int, end: int) -> bool:
+        """A transfer reads blocks [start, end) of the request's prompt from that node: they
+        have class 2 there until the move ends, whoever refers to them."""
+        request, life = self._request(request_id), self.nodes.get(node)
+        if request is None or life is None:
+            self.tallies.unknown_node += life is None
+            return False
+        self.requests.lease(request, _index(phase), life, start, end)
+        return True
+
+    def closed(self, request_id: str, now_s: float, *, completed: bool = True) -> bool:
+        """The request is over. Its branch waits from now on, or ends if it was the final one
+        and was answered."""
+        request = self._request(request_id)
+        if request is None:
+            return False
+        self.requests.close(request)
+        branch = request.branch
+        if branch is not None and branch.state is not BranchState.ENDED:
+            self.rules.heard(branch, now_s)
+            if request.final and completed:
+                self.ledger.end(branch)
+        return True
+
+    # ------------------------------------------------------------ signals without a request
+
+    def fork(self, tenant: str, branch: str, parent: str, now_s: float) -> bool:
+        """A branch that shares all of its parent's context, until its first prompt says more."""
+        return self.rules.fork(tenant, branch, parent, now_s)
+
+    def rewrite(self, tenant: str, branch: str, version: int, now_s: float) -> bool:
+        """The branch's next prompt, of that version, drops blocks; they are kept until then."""
+        return self.rules.rewrite(tenant, branch, version, now_s)
+
+    def end(self, tenant: str, branch: str) -> bool:
+        """-1 on all of the branch's blocks, in both phases. Only its id is remembered."""
+        found = self.rules.known(tenant, branch)
+        if found is None:
+            return False
+        self.ledger.end(found)
+        return True
+
+    def mark_silent(self, now_s: float) -> int:
+        """Branches that waited longer than their kind may become suspect (plus mode)."""
+        return self.rules.mark_silent(now_s)
+
+    # ------------------------------------------------------------ inside
+
+    def _life(self, node: str, boot_id: str) -> Node | None:
+        life = self.nodes.get(node)
+        if life is None:
+            self.tallies.unknown_node += 1
+        elif life.boot_id != boot_id:
+            self.tallies.stale_boot += 1
+            return None
+        return life
+
+    def _refuse(self, node: str, boot_id: str, tier: int) -> None:
+        if self._life(node, boot_id) is not None:
+            self._tier(tier)
+
+    def _tier(self, tier: int) -> bool:
+        self.tallies.unknown_tier += tier not in TIERS
+        return tier in TIERS
+
+    def _request(self, request_id: str) -> Request | None:
+        request = self.requests.open.get(request_id)
+        self.tallies.unknown_request += request is None
+        return request
+
+    def _locate(self, keys: bytes, branch: Branch | None) -> tuple[Run, int]:
+        start: tuple[Run, int] = (self.tree.root, 0)
+        if branch is not None:
+            start = self.tree.shared(keys, branch.run, branch.end)
+        return self.tree.descend(keys, *start)
+
+    def _lose(self, life: Node) -> None:
+        self.requests.forget_node(life)
+        for _ in self.ledger.forget_node(life, PHASES):
+            pass
+        self.copies.drop_node(life)
+        self.names.free(life)
+        del self.nodes[life.name]
+        self._past[life.name, life.boot_id] = None
+        if len(self._past) > _MOST_BOOTS:
+            del self._past[next(iter(self._past))]
+
+
+def _index(phase: Phase) -> int:
+    return PREFILL if phase is Phase.PREFILL else DECODE
