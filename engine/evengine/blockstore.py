@@ -120,7 +120,7 @@ class BlockStore:
         evicted_l2, self._evicted_l2 = self._evicted_l2, []
         for tier, keys in ((1, self.l1.take_evicted()), (2, evicted_l2)):
             if keys:
-                self._outlet.fact(KvEvicted(tier, tuple(keys)))
+                self._outlet.fact(KvEvicted(tier, b"".join(keys)))
             for key in keys if tier == 1 else ():
                 if not self.l1.peek((key,)):  # it may be back already
                     self._roots.pop(key, None)
@@ -211,4 +211,4 @@ class BlockStore:
             return
         self.announce_evictions()
         parent = seq.keys[first - 1] if first else seq.start.root_key
-        self._outlet.fact(KvStored(seq.request_id, tier, parent, tuple(seq.keys[first:end])))
+        self._outlet.fact(KvStored(seq.request_id, tier, parent, b"".join(seq.keys[first:end])))

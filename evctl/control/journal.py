@@ -22,7 +22,7 @@ from evctl.core.effects import AnyEffect
 from evctl.core.events import Event
 from evctl.policy.state import PolicyConfig
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 FRAME: Final = struct.Struct(">II")
 SUFFIX: Final = ".evj"
 MAX_BACKLOG_BYTES: Final = 64 * 2**20

@@ -39,7 +39,8 @@ class RequestDone(Fact, frozen=True, tag=True):
 
 
 class KvStored(Fact, frozen=True, tag=True):
-    """Blocks became readable: `keys` in order, children of `parent`, in tier 1 or 2.
+    """Blocks became readable: `keys` in order (16 bytes each), children of `parent`, in tier 1
+    or 2.
 
     request_id lets the directory find the run by the request's cursor, also when `parent`
     lies in the middle of one.
@@ -48,7 +49,7 @@ class KvStored(Fact, frozen=True, tag=True):
     request_id: str
     tier: int
     parent: bytes
-    keys: tuple[bytes, ...]
+    keys: bytes
 
 
 class KvHeld(Fact, frozen=True, tag=True):
@@ -61,10 +62,11 @@ class KvHeld(Fact, frozen=True, tag=True):
 
 
 class KvEvicted(Fact, frozen=True, tag=True):
-    """Blocks are no longer readable in a tier; sent before their slots are reused."""
+    """Blocks (16 bytes each) are no longer readable in a tier; sent before their slots are
+    reused."""
 
     tier: int
-    keys: tuple[bytes, ...]
+    keys: bytes
 
 
 class TransferDone(Fact, frozen=True, tag=True):

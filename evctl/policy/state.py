@@ -84,7 +84,7 @@ def _from_node(turn: Turn, event: FromNode) -> None:
 
 def _on_stored(turn: Turn, node: NodeRecord, fact: KvStored) -> None:
     turn.state.directory.stored(
-        node.name, node.life, fact.tier, fact.parent, b"".join(fact.keys), fact.request_id
+        node.name, node.life, fact.tier, fact.parent, fact.keys, fact.request_id
     )
 
 
@@ -95,7 +95,7 @@ def _on_held(turn: Turn, node: NodeRecord, fact: KvHeld) -> None:
 
 
 def _on_evicted(turn: Turn, node: NodeRecord, fact: KvEvicted) -> None:
-    turn.state.directory.evicted(node.name, node.life, fact.tier, b"".join(fact.keys))
+    turn.state.directory.evicted(node.name, node.life, fact.tier, fact.keys)
 
 
 _HANDLERS: Final[dict[type, Callable[[Turn, Any], None]]] = {

@@ -20,7 +20,7 @@ import msgspec
 from evctl.core.errors import EvctlError
 from evctl.wire.messages import AnyMessage, Refused
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 MAGIC: Final = b"EV"
 MAX_MESSAGE_BYTES: Final = 16 * 2**20
 """Largest frame, header included, that is sent or accepted."""

@@ -201,7 +201,7 @@ class World(RuleBasedStateMachine):
             node = sorted(self.alive)[index % len(self.alive)]
             path = [key(i) for i in range(first + 2)]
             self._fact(node, KvHeld(tier, b"", b"".join(path)))
-            self._fact(node, KvEvicted(tier, (path[-1],)))
+            self._fact(node, KvEvicted(tier, path[-1]))
 
     # ------------------------------------------------------------ nodes
 

@@ -13,7 +13,7 @@ from evctl.core.events import (
     Tick,
 )
 from evctl.core.split import Phase
-from tests.policy.cluster import Cluster, key, keys, of
+from tests.policy.cluster import Cluster, keys, of
 
 
 def test_prefill_goes_where_least_is_ahead_and_ties_break_by_name() -> None:
@@ -51,9 +51,9 @@ def test_an_evicted_prefix_draws_nobody() -> None:
     cluster = Cluster()
     cluster.holds("n2", 1, 1, 2)
     cluster.holds("n2", 2, 1, 2)
-    cluster.fact("n2", KvEvicted(1, (key(1), key(2))))
+    cluster.fact("n2", KvEvicted(1, keys(1, 2)))
     assert cluster.leading("n2", 1, 2) == 2
-    cluster.fact("n2", KvEvicted(2, (key(1),)))
+    cluster.fact("n2", KvEvicted(2, keys(1)))
     assert cluster.leading("n2", 1, 2) == 0
     assert cluster.arrive("r1", 12, keys(1, 2, 3)).prefill_node == "n1"
 

@@ -185,8 +185,7 @@ def _ingest(side: Side, per_event: int, batch: int) -> float:
         node, boot_id = facts.node, facts.boot_id
         for fact in facts.events:
             if isinstance(fact, KvStored):
-                joined = b"".join(fact.keys)
-                take(node, boot_id, fact.tier, fact.parent, joined, fact.request_id)
+                take(node, boot_id, fact.tier, fact.parent, fact.keys, fact.request_id)
     taken_s = time.perf_counter() - started
     if side.directory.tree.blocks != side.made.blocks:
         raise RuntimeError(f"{side.directory.tree.blocks} of {side.made.blocks} blocks are there")
@@ -202,9 +201,8 @@ def _messages(side: Side, per_event: int, batch: int) -> tuple[list[bytes], int]
             continue
         blocks += end - start
         for low in range(start, end, per_event):
-            joined = side.slice(path, low, min(low + per_event, end))
-            each = tuple(joined[at : at + _KEY] for at in range(0, len(joined), _KEY))
-            facts.append(KvStored("", TIER, side.parent(path, low), each))
+            keys = side.slice(path, low, min(low + per_event, end))
+            facts.append(KvStored("", TIER, side.parent(path, low), bytes(keys)))
             if len(facts) == batch:
                 data.append(frames.frame(name(node), "1", facts))
                 facts = []

@@ -80,8 +80,8 @@ def _part(kv: KvStatus, number: int) -> tuple[float, str]:
     if not total:
         return 0.0, "-"
     part = kv.references[number] / total
-    # Some are there, even if they round to nothing.
-    return part, "<1%" if 0 < part < 0.005 else share(part)
+    said = share(part)
+    return part, "<1%" if part and said == "0%" else said  # some are there
 
 
 def _style(number: int, look: Look) -> str:

@@ -1,0 +1,501 @@
+"""Branches and blocks over the admin API: a real control plane, its client, agents' branches."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from evctl.control.audit import Audit
+from evctl.core.errors import EvctlError, NotFoundError, UsageError
+from evctl.core.kv_status import BranchName, BranchPage, BranchPlace
+from evctl.policy.directory import views
+from tests.control.agents import Agents, chain
+from tests.control.state import until
+from tests.control.test_admin import Office
+
+pytestmark = pytest.mark.slow
+
+ODD = ("a/b", "a/b/tree", "a%2Fb", "%", "..", ".", "x?y=1#z", "é 漢", "end", "+&;", "\\")
+"""Ids that a path could be mistaken about."""
+
+
+class Study(Office):
+    """An office whose control plane has seen a small family of branches."""
+
+    agents: Agents
+
+    async def open(self) -> None:
+        await super().open()
+        self.agents = Agents(self.plane)
+
+    def family(self) -> None:
+        serve = self.agents.serve
+        serve("main", "abcdef")
+        serve("fork", "abcdxy", parent="main", op="fork")
+        serve("sub", "pq", parent="main", op="spawn", kind="subagent")
+        serve("sub2", "pqr", parent="sub", op="spawn", kind="subagent")
+        serve("main", "abcdefgh")
+        serve("main", "abcdefgh", tenant="zeta")
+        serve("other", "k")
+
+    async def page(self, **wanted: object) -> BranchPage:
+        return await self.ask(lambda: self.client.branches(**wanted))  # type: ignore[arg-type]
+
+    async def names(self, **wanted: object) -> list[str]:
+        return [row.branch for row in (await self.page(**wanted)).branches]
+
+
+@pytest_asyncio.fixture
+async def study(tmp_path: Path) -> AsyncIterator[Study]:
+    made = Study(tmp_path)
+    await made.open()
+    yield made
+    await made.close()
+
+
+# -------------------------------------------------------------------------------- branches
+
+
+async def test_branches_are_what_the_directory_says(study: Study) -> None:
+    study.family()
+    expected = views.branches(study.plane.state.directory)
+    found = (await study.page()).branches
+    assert [(r.tenant, r.branch) for r in found] == [(r.tenant, r.branch) for r in expected]
+    for row, want in zip(found, expected, strict=True):
+        for field in ("parent", "kind", "state", "version", "blocks", "open_requests", "holders"):
+            assert getattr(row, field) == getattr(want, field), (row, field)
+        assert row.silent_s == pytest.approx(study.plane.clock() - want.seen_s, abs=2)
+    assert {row.kind for row in found} == {"root", "fork", "sub-agent"}
+
+
+async def test_branches_are_filtered(study: Study) -> None:
+    study.family()
+    prefill, _ = study.agents.serve("new", "zz")
+    study.agents.arrive("asked", "yy")
+    everything = ["asked", "fork", "main", "new", "other", "sub", "sub2"]
+    assert await study.names(tenant="default") == everything
+    assert await study.names(tenant="zeta") == ["main"]
+    assert await study.names(tenant="nobody") == []
+    assert await study.names(kind="sub-agent") == ["sub", "sub2"]
+    assert await study.names(kind="fork") == ["fork"]
+    assert await study.names(prefix="sub") == ["sub", "sub2"]
+    assert await study.names(state="suspect") == []
+    there = await study.names(node=prefill, tenant="default")
+    assert "new" in there
+    assert there == [
+        row.branch
+        for row in views.branches(study.plane.state.directory, node=prefill, tenant="default")
+    ]
+    assert await study.names(node="nowhere") == []
+    page = await study.page(kind="sub-agent", limit=1)
+    assert (page.matching, page.total, len(page.branches)) == (2, 8, 1)
+
+
+@pytest.mark.parametrize("sort", ["name", "blocks", "silent"])
+async def test_pages_hold_everything_once_and_in_order(study: Study, sort: str) -> None:
+    for number in range(23):
+        study.agents.serve(f"b{number:02}", "abcdefgh"[: number % 7 + 1])
+        study.agents.serve(f"b{number:02}", "ab", tenant="zeta")
+    rows, after = [], None
+    for _ in range(20):
+        page = await study.page(sort=sort, limit=5, after=after)
+        rows += page.branches
+        assert len(page.branches) == 5 or page.next is None
+        after = page.next
+        if after is None:
+            break
+    names = [(row.tenant, row.branch) for row in rows]
+    assert len(names) == len(set(names)) == 46
+    keys = {
+        "name": lambda row: (row.tenant, row.branch),
+        "blocks": lambda row: (-row.blocks, row.tenant, row.branch),
+        "silent": lambda row: -row.silent_s,
+    }
+    # Ages are rounded by the time that passes between two pages.
+    if sort != "silent":
+        assert rows == sorted(rows, key=keys[sort])
+    else:
+        assert rows[0].branch == "b00"
+        assert rows[-1].branch == "b22"
+
+
+async def test_a_page_after_a_branch_that_is_gone_goes_on_there(study: Study) -> None:
+    for name in "abcde":
+        study.agents.serve(name, name)
+    page = await study.page(limit=2)
+    study.plane.end_branch("default", "b", by="ann", reason="")
+    assert page.next == BranchPlace(0.0, "default", "b")
+    assert await study.names(after=page.next) == ["c", "d", "e"]
+
+
+async def test_a_branch_in_detail(study: Study) -> None:
+    study.family()
+    found = await study.ask(lambda: study.client.branch("default", "main"))
+    want = views.branch(study.plane.state.directory, "default", "main")
+    assert want is not None
+    assert found.tip == want.tip.hex() == chain("abcdefgh")[-1].hex()
+    assert (found.children, found.children_total) == (("fork", "sub"), 2)
+    assert found.children == want.children
+    for phase in ("P", "D"):
+        got = [(p.start, p.end, p.node, p.verified) for p in found.intervals[phase]]
+        assert got == [(p.start, p.end, p.node, p.verified) for p in want.intervals[phase]]
+        assert got
+        assert sum(p[1] - p[0] for p in got) == found.row.blocks == 8
+
+
+async def test_verified_counts_only_what_is_stored(study: Study) -> None:
+    request = study.agents.arrive("fresh", "mnop")
+    node = study.plane.state.requests[request].prefill_node
+    found = await study.ask(lambda: study.client.branch("default", "fresh"))
+    (interval,) = found.intervals["P"]
+    assert (interval.start, interval.end, interval.node, interval.verified) == (0, 4, node, 0)
+    assert found.row.open_requests == 1
+
+
+async def test_a_family_is_a_tree(study: Study) -> None:
+    study.family()
+    study.plane.end_branch("default", "main", by="ann", reason="")
+    tree = await study.ask(lambda: study.client.branch_tree("default", "sub"))
+    told = [(each.depth, each.row.branch, each.row.state) for each in tree.rows]
+    assert told == [(0, "main", "ended"), (1, "sub", "live"), (2, "sub2", "live")]
+    of_ended = await study.ask(lambda: study.client.branch_tree("default", "main"))
+    assert [each.row.branch for each in of_ended.rows] == ["main", "fork", "sub", "sub2"]
+    assert [each.depth for each in of_ended.rows] == [0, 1, 1, 2]
+
+
+async def test_branches_that_name_each_other_as_parents_end_a_walk(study: Study) -> None:
+    study.agents.serve("x", "a", parent="y")
+    study.agents.serve("y", "b", parent="x")
+    tree = await study.ask(lambda: study.client.branch_tree("default", "x"))
+    assert [each.row.branch for each in tree.rows] == ["y", "x"]
+
+
+@pytest.mark.parametrize("name", ODD)
+async def test_any_id_can_be_asked_for(study: Study, name: str) -> None:
+    for tenant in ("default", name):
+        study.agents.serve(name, "ab", tenant=tenant)
+        study.agents.serve("child", "abc", tenant=tenant, parent=name, op="fork")
+        detail = await study.ask(lambda: study.client.branch(tenant, name))  # noqa: B023
+        assert (detail.row.tenant, detail.row.branch) == (tenant, name)
+        assert detail.children == ("child",)
+        tree = await study.ask(lambda: study.client.branch_tree(tenant, name))  # noqa: B023
+        assert [each.row.branch for each in tree.rows] == [name, "child"]
+        ended = await study.ask(lambda: study.client.end_branch(tenant, name, by="a"))  # noqa: B023
+        assert (ended.tenant, ended.branch, ended.applied) == (tenant, name, True)
+        assert await study.names(tenant=tenant) == ["child"]
+
+
+# ------------------------------------------------------------------------------------- end
+
+
+async def test_an_end_takes_references_away_once_and_says_who(study: Study) -> None:
+    prefill, decode = study.agents.serve("b", "abc")
+    before = await study.ask(study.client.kv_summary)
+    assert {n.node: n.classes for n in before.nodes}[prefill] == (0, 0, 3)
+    done = await study.ask(
+        lambda: study.client.end_branch("default", "b", by="ann@desk", reason="runaway")
+    )
+    assert (done.applied, done.reason) == (True, "")
+    after = {n.node: n.classes for n in (await study.ask(study.client.kv_summary)).nodes}
+    assert (after[prefill], after[decode]) == ((3, 0, 0), (3, 0, 0))
+    again = await study.ask(lambda: study.client.end_branch("default", "b", by="bob"))
+    assert (again.applied, again.reason) == (False, "branch b has ended")
+    events = await study.ask(lambda: study.client.events(since=0, limit=1000))
+    told = [event.what for event in events if "ended by" in event.what]
+    assert told == ["branch b of tenant default ended by ann@desk: runaway"]
+
+
+async def test_what_nobody_has_heard_of_is_not_found(study: Study) -> None:
+    study.agents.serve("b", "abc")
+    client = study.client
+    for call in (
+        lambda: client.branch("default", "B"),
+        lambda: client.branch("zeta", "b"),
+        lambda: client.branch_tree("default", "b2"),
+        lambda: client.end_branch("zeta", "b", by="ann"),
+    ):
+        with pytest.raises(NotFoundError) as caught:
+            await study.ask(call)
+        assert caught.value.code == "EV-1354"
+    assert await study.names() == ["b"]
+    study.plane.end_branch("default", "b", by="ann", reason="")
+    with pytest.raises(NotFoundError) as caught:
+        await study.ask(lambda: client.branch("default", "b"))
+    assert "ended" in caught.value.why
+
+
+# ---------------------------------------------------------------------------------- blocks
+
+
+async def test_a_block_by_key_is_what_the_directory_says(study: Study) -> None:
+    study.family()
+    study.agents.arrive("asked", "abcdz")
+    for text in ("a", "abcd", "abcdx", "abcdefgh", "abcdz", "pqr"):
+        key = chain(text)[-1]
+        found = await study.ask(lambda: study.client.kv_block(key.hex().upper()))  # noqa: B023
+        want = views.block(study.plane.state.directory, key)
+        assert want is not None
+        assert (found.key, found.position) == (key.hex(), len(text))
+        assert [(b.tenant, b.branch) for b in found.branches] == list(want.branches)
+        assert found.branches_total == len(want.branches)
+        assert found.promised_by == want.promised_by
+        fields = ("node", "tiers", "block_class", "live", "suspect", "leases", "by_phase")
+        assert [tuple(getattr(c, f) for f in fields) for c in found.copies] == [
+            tuple(getattr(c, f) for f in fields) for c in want.copies
+        ]
+    shared = await study.ask(lambda: study.client.kv_block(chain("abcd")[-1].hex()))
+    assert BranchName("default", "fork") in shared.branches
+    assert BranchName("zeta", "main") in shared.branches
+
+
+async def test_a_block_by_the_beginning_of_its_key(study: Study) -> None:
+    study.family()
+    key = chain("abcde")[-1].hex()
+    for digits in (8, 9, 31):
+        found = await study.ask(lambda: study.client.kv_block(key[:digits]))  # noqa: B023
+        assert found.key == key
+    other = key[:8] + ("0" if key[8] != "0" else "1")
+    for wanted in (other, "0" * 32, "f" * 9):
+        with pytest.raises(NotFoundError) as caught:
+            await study.ask(lambda: study.client.kv_block(wanted))  # noqa: B023
+        assert caught.value.code == "EV-1355"
+
+
+async def test_an_ambiguous_beginning_lists_the_keys(study: Study) -> None:
+    one, two = bytes.fromhex("ab" * 4 + "01" * 12), bytes.fromhex("ab" * 4 + "02" * 12)
+    directory = study.plane.state.directory
+    life = directory.nodes["n1"].boot_id
+    directory.add_root(bytes(16))
+    directory.stored("n1", life, 2, bytes(16), one + two)
+    with pytest.raises(UsageError) as caught:
+        await study.ask(lambda: study.client.kv_block("ab" * 4))
+    assert (caught.value.code, caught.value.exit_code) == ("EV-1356", 2)
+    assert one.hex() in caught.value.why
+    assert two.hex() in caught.value.why
+    assert (await study.ask(lambda: study.client.kv_block("ab" * 4 + "02"))).position == 2
+
+
+async def test_a_copy_leaves_tier_by_tier(study: Study) -> None:
+    prefill, _ = study.agents.serve("b", "abc")
+    key = chain("abc")[-1].hex()
+
+    async def tiers() -> dict[str, tuple[int, ...]]:
+        found = await study.ask(lambda: study.client.kv_block(key))
+        return {copy.node: copy.tiers for copy in found.copies}
+
+    assert (await tiers())[prefill] == (1, 2)
+    study.agents.evict(prefill, 1, "abc")
+    assert (await tiers())[prefill] == (2,)
+    study.agents.evict(prefill, 2, "abc")
+    assert prefill not in await tiers()
+
+
+@pytest.mark.parametrize("key", ["1234567", "g" * 8, "0" * 33])
+async def test_a_key_that_is_none(study: Study, key: str) -> None:
+    with pytest.raises(UsageError):
+        await study.ask(lambda: study.client.kv_block(key))
+
+
+# ----------------------------------------------------------------- summary, status, metrics
+
+
+async def test_the_summary_adds_up(study: Study) -> None:
+    study.family()
+    study.plane.end_branch("default", "other", by="ann", reason="")
+    study.agents.arrive("asked", "ab")
+    study.plane.branch_signal("default", _signal("other"), "end")
+    found = await study.ask(study.client.kv_summary)
+    want = views.summary(study.plane.state.directory)
+    status = found.status
+    assert (status.live, status.suspect, status.ended) == (want.live, want.suspect, want.ended)
+    assert (status.live, status.ended) == (6, 1)
+    assert (status.copies, status.tree_blocks, found.runs) == (
+        want.copies,
+        want.blocks,
+        want.runs,
+    )
+    assert {n.node: n.classes for n in found.nodes} == want.classes
+    assert {n.node: (n.l1, n.l2) for n in found.nodes} == want.tiers
+    assert found.requests == 1
+    assert found.tallies["ended_branch"] == 1
+
+
+def _signal(branch: str):  # type: ignore[no-untyped-def]
+    from evctl.core.branches import BranchSignal
+
+    return BranchSignal(branch)
+
+
+async def test_copies_are_counted_by_references(study: Study) -> None:
+    for number in range(12):
+        study.agents.serve(f"b{number}", "ab" + "cdefghijklmn"[number])
+    study.plane.end_branch("default", "b0", by="ann", reason="")
+    await asyncio.sleep(0.45)  # the least interval between two counts
+    status = (await study.ask(study.client.status)).kv
+    assert status is not None
+    counted = dict.fromkeys(range(6), 0)
+    directory = study.plane.state.directory
+    for references, copies in views.reference_histogram(directory).items():
+        bucket = references if references < 3 else 3 if references < 5 else 4 + (references > 8)
+        counted[bucket] += copies
+    assert status.references == tuple(counted.values())
+    assert sum(status.references) == status.copies
+    assert status.references[0] > 0
+    assert sum(status.references[3:]) > 0, "blocks that several branches need"
+
+
+async def test_status_says_how_much_of_a_node_is_referenced(study: Study) -> None:
+    prefill, decode = study.agents.serve("keep", "abc")
+    study.agents.serve("drop", "xyz")
+    study.plane.end_branch("default", "drop", by="ann", reason="")
+    nodes = {node.name: node for node in (await study.ask(study.client.status)).nodes}
+    for node in nodes.values():
+        classes = study.plane.state.directory.nodes[node.name].classes
+        assert node.blocks == sum(classes)
+        if not node.blocks:
+            assert node.referenced is None
+        else:
+            assert node.referenced == pytest.approx(1 - classes[0] / sum(classes))
+    assert nodes[decode].referenced == pytest.approx(0.5)
+    assert nodes[prefill].referenced in (0.5, 1.0)
+
+
+async def test_metrics_of_the_directory(study: Study) -> None:
+    prefill, _ = study.agents.serve("b", "abc")
+    study.agents.serve("c", "ab")
+    study.plane.end_branch("default", "c", by="ann", reason="")
+    study.plane.branch_signal("default", _signal("c"), "end")
+    text = (await study.http.get("/metrics")).text
+    for line in (
+        'evctl_branches{state="live"} 1.0',
+        'evctl_branches{state="suspect"} 0.0',
+        'evctl_branches{state="ended"} 1.0',
+        f'evctl_node_kv_copies{{class="live",node="{prefill}"}} 3.0',
+        f'evctl_node_kv_blocks{{node="{prefill}",tier="l2"}} 3.0',
+        "evctl_kv_tree_blocks 3.0",
+        'evctl_directory_events_total{what="ended_branch"} 1.0',
+    ):
+        assert line in text, text
+    assert "directory_ended_branch" not in text, "told once"
+    assert re.search(r'evctl_kv_copies\{references="9\+"\} \d', text)
+    for name in re.findall(r"^# TYPE (\S+)", text, re.M):
+        assert re.fullmatch(r"evctl_[a-z0-9_]+", name)
+
+
+# ------------------------------------------------------------------------------- the audit
+
+
+async def test_an_audit_finds_nothing_wrong_with_a_sound_directory(study: Study) -> None:
+    study.family()
+    found = await study.ask(study.client.kv_check)
+    assert (found.clean, found.problems, found.found) == (True, (), 0)
+    assert (found.branches, found.requests) == (6, 0)
+    assert found.copies == views.summary(study.plane.state.directory).copies
+
+
+async def test_an_audit_names_a_count_that_is_wrong(study: Study) -> None:
+    study.family()
+    node = study.plane.state.directory.nodes["n1"]
+    node.classes[0] += 1
+    found = await study.ask(study.client.kv_check)
+    assert not found.clean
+    assert any("n1" in problem and "classes" in problem for problem in found.problems)
+
+
+async def test_a_large_audit_is_done_beside_the_loop(study: Study) -> None:
+    study.family()
+    audit = Audit(study.plane.state, small=0)
+    here = await Audit(study.plane.state).run()
+    apart = await audit.run()
+    assert (apart.problems, apart.branches, apart.copies, apart.blocks) == (
+        here.problems,
+        here.branches,
+        here.copies,
+        here.blocks,
+    )
+    assert apart.paused_s < apart.seconds
+    study.plane.state.directory.nodes["n2"].classes[1] += 5
+    broken = await audit.run()
+    assert broken.problems == (await Audit(study.plane.state).run()).problems
+    assert broken.problems
+    # What the copy of the process found out stays there: this one was not touched, and is whole.
+    study.plane.state.directory.nodes["n2"].classes[1] -= 5
+    assert (await audit.run()).clean
+    assert (await study.ask(study.client.status)).cluster == "test"
+
+
+async def test_audits_that_come_together_are_all_answered(study: Study) -> None:
+    study.family()
+    audit = Audit(study.plane.state, small=0)
+    found = await asyncio.gather(*(audit.run() for _ in range(3)))
+    assert all(each.clean for each in found)
+
+
+async def test_an_audit_that_dies_says_so(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("evctl.control.audit._checked", die)
+    with pytest.raises(EvctlError) as caught:
+        await Audit(study.plane.state, small=-1).run()
+    assert caught.value.code == "EV-1357"
+
+
+# ------------------------------------------------------------------------------------ size
+
+
+async def test_no_question_holds_up_the_loop(study: Study) -> None:
+    for number in range(3000):
+        study.agents.serve(f"s{number}", "ab" + chr(200 + number % 800), parent="s0")
+    plane = study.plane
+    worst_s, done = 0.0, False
+
+    async def beat() -> None:
+        nonlocal worst_s
+        while not done:
+            before_s = time.process_time()
+            await asyncio.sleep(0)
+            # Of this process, so that another one on the machine does not fail the test.
+            worst_s = max(worst_s, time.process_time() - before_s)
+
+    beating = asyncio.create_task(beat())
+    key = chain("ab")[-1].hex()
+    block = await plane.kv.blocks.find(key[:8])
+    from evctl.control.branch_list import Wanted
+
+    page = await plane.kv.branches.page(Wanted("default", sort="blocks", limit=10))
+    tree = await plane.kv.branches.tree("default", "s0")
+    detail = await plane.kv.branches.detail("default", "s0")
+    done = True
+    await beating
+    assert (block.branches_total, len(block.branches)) == (3000, 1000)
+    assert (page.matching, len(page.branches)) == (3000, 10)
+    assert tree is not None
+    assert (len(tree.rows), tree.left_out) == (1000, 2000)
+    assert detail is not None
+    assert (len(detail.children), detail.children_total) == (1000, 2999)
+    assert worst_s < 0.05
+
+
+async def test_references_of_a_large_tree_are_counted_in_the_background(study: Study) -> None:
+    for number in range(600):
+        study.agents.serve(f"s{number}", chr(200 + number) + "ab")
+    references = study.plane.kv.references
+    first = references.buckets()
+    await until(lambda: references._task is None, 20, "the count to end")
+    counted = references.buckets()
+    assert sum(counted) == sum(sum(n.classes) for n in study.plane.state.directory.nodes.values())
+    assert counted[0] == 0
+    assert first in ((), counted)
+    # It does not count again at once, whoever asks.
+    study.plane.end_branch("default", "s0", by="ann", reason="")
+    assert references.buckets() == counted
+    await asyncio.sleep(0.5 + references.cost_s / 0.05)
+    references.buckets()
+    await until(lambda: references.buckets()[0] > 0, 20, "the end to be seen")
