@@ -78,6 +78,12 @@ ALONE = [
     ("typo_json", "splt get -o json", 2),
     ("up_help", "up --help", 0),
     ("split_help", "split", 0),
+    ("branches_help", "branches --help", 0),
+    ("branch_help", "branch", 0),
+    ("kv_help", "kv", 0),
+    ("explain_reference_count", "explain reference-count", 0),
+    ("explain_branch", "explain branch", 0),
+    ("explain_block", "explain block", 0),
 ]
 
 RUNNING = [
@@ -98,6 +104,33 @@ RUNNING = [
     ("logs", "logs", 0),
     ("logs_filtered", "logs n1 --level warning -o jsonl", 0),
     ("down_plan_nothing", "down --plan", 0),
+    ("kv_summary", "kv summary", 0),
+    ("kv_summary_json", "kv summary -o json", 0),
+    ("kv_check", "kv check", 0),
+    ("kv_check_json", "kv check -o json", 0),
+    ("kv_block", "kv block 00112233", 0),
+    ("kv_block_json", "kv block 00112233 -o json", 0),
+    ("kv_block_absent", "kv block ffffffff", 9),
+    ("kv_block_bad", "kv block 0011223", 2),
+    ("branches", "branches", 0),
+    ("branches_sorted", "branches --sort blocks --limit 2", 0),
+    ("branches_all", "branches -A --kind fork", 0),
+    ("branches_none", "branches --tenant nobody", 0),
+    ("branches_json", "branches -o json", 0),
+    ("branches_jsonl", "branches -o jsonl", 0),
+    ("branches_name", "branches --state live -o name", 0),
+    ("branch_show", "branch show agent-7/main", 0),
+    ("branch_show_yaml", "branch show agent-7/main -o yaml", 0),
+    ("branch_absent", "branch show agent-9", 9),
+    ("branch_tree", "branch tree agent-7/main", 0),
+    ("branch_tree_json", "branch tree agent-7/main -o json", 0),
+    ("branch_tree_name", "branch tree agent-7/main -o name", 0),
+    ("branch_end", "branch end agent-7/main -y", 0),
+    ("branch_end_json", "branch end agent-7/main -y -o json", 0),
+    ("branch_end_plan", "branch end agent-7/main --plan", 0),
+    ("branch_end_asks", "branch end agent-7/main", 8),
+    ("branch_end_again", "branch end agent-7/old", 0),
+    ("branch_end_absent", "branch end agent-9 -y", 9),
 ]
 
 
@@ -152,6 +185,15 @@ def test_status_while_the_control_plane_is_gone(run: Run, home: Path) -> None:
     ran = run("status", "-o", "json")
     assert ran.code == 4
     hold_against_file("status_unreachable", plain(_both(ran.out, ran.err), home))
+
+
+def test_kv_check_of_wrong_counts(run: Run, home: Path, fake: FakeAdmin) -> None:
+    problems = ("n1 counts classes [1, 0, 2], not [0, 0, 3]", "branch b names a node that is gone")
+    fake.kv.check = msgspec.structs.replace(fake.kv.check, problems=problems, found=2)
+    for form in ("table", "json"):
+        ran = run("kv", "check", "-o", form)
+        assert ran.code == 1
+        hold_against_file(f"kv_check_wrong_{form}", plain(_both(ran.out, ran.err), home))
 
 
 def write_logs(home: Path) -> None:

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route, Router
 
 from evctl.core.status import (
     ClusterStatus,
@@ -25,6 +25,7 @@ from evctl.core.status import (
     SplitChange,
     WatchFrame,
 )
+from tests.client.fake_kv import KV, FakeKv
 
 QUEUE = QueueStatus(waiting=0, running=0, wait_p50_s=None, wait_p95_s=None)
 
@@ -44,6 +45,8 @@ def node(name: str, role: str, **changes: Any) -> NodeStatus:
         "l1": 0.25,
         "l2": 0.0,
         "pid": None,
+        "blocks": 100,
+        "referenced": 0.63,
     }
     return NodeStatus(**{**values, **changes})
 
@@ -70,6 +73,7 @@ def status(**changes: Any) -> ClusterStatus:
         "requests_rejected": 0,
         "throughput_rps": 2.5,
         "nodes": (node("n1", "P", queue=2, running=1), node("n2", "P"), node("n3", "D")),
+        "kv": KV,
     }
     return ClusterStatus(**{**values, **changes})
 
@@ -103,6 +107,7 @@ class FakeAdmin:
         self.refuse: tuple[int, bytes] | None = None
         self.delay_s = 0.0
         self.calls: list[tuple[str, Any]] = []
+        self.kv = FakeKv()
         self.on_stop: Callable[[], None] = lambda: None
 
     def start(self) -> FakeAdmin:
@@ -113,6 +118,8 @@ class FakeAdmin:
             Route("/admin/v1/split", self._split, methods=["PUT"]),
             Route("/admin/v1/mode", self._mode, methods=["PUT"]),
             Route("/admin/v1/stop", self._stop, methods=["POST"]),
+            # `kv` is made anew for each test.
+            Mount("/", app=lambda *message: Router(self.kv.routes())(*message)),
         ]
         config = uvicorn.Config(
             Starlette(routes=routes),

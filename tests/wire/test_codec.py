@@ -97,7 +97,7 @@ def test_flipped_bytes_raise_wire_errors_only(message: Any, data: st.DataObject)
         assert error.reason in codec.CODES
 
 
-@pytest.mark.parametrize(("version", "reason"), [(0, "old_version"), (2, "new_version")])
+@pytest.mark.parametrize(("version", "reason"), [(1, "old_version"), (3, "new_version")])
 def test_other_versions_are_named(version: int, reason: str) -> None:
     error = refusal(frame_of({"t": "Ping", "anything": 1}, version))
     assert error.reason == reason
@@ -176,7 +176,7 @@ def test_a_layout_that_cannot_be_is_refused() -> None:
     ("frame", "reason"),
     [
         (b"", "too_short"),
-        (b"EV\x00\x01", "too_short"),
+        (b"EV\x00\x02", "too_short"),
         (frame_of({"t": "Stop"}, magic=b"GE"), "wrong_magic"),
         (frame_of({"t": "Warp", "request_id": "r9"}), "unknown_type"),
         (frame_of({"t": "PrefillStarted"}), "unknown_type"),
@@ -226,4 +226,4 @@ def test_a_long_prompt_fits() -> None:
 
 def test_refused_is_an_ordinary_message_too() -> None:
     assert encode(Refused("EV-3001", "why")) == encode_refused("EV-3001", "why")
-    assert encode(Tokens("r", 0, (1,)))[:4] == b"EV\x00\x01"
+    assert encode(Tokens("r", 0, (1,)))[:4] == b"EV\x00\x02"

@@ -131,14 +131,14 @@ def test_a_wrong_server_key_ends_the_handshake(
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (b"EV\x00\x00" + msgspec.msgpack.encode({"t": "Ping"}), "old_version"),
-        (b"EV\x00\x02" + msgspec.msgpack.encode({"t": "Ping"}), "new_version"),
+        (b"EV\x00\x01" + msgspec.msgpack.encode({"t": "Ping"}), "old_version"),
+        (b"EV\x00\x03" + msgspec.msgpack.encode({"t": "Ping"}), "new_version"),
         (encode(Ping("n", "b", 1))[:-3], "truncated"),
         (encode(Ping("n", "b", 1)) + b"\0", "trailing_bytes"),
         (b"GET / HTTP/1.1\r\n\r\n", "wrong_magic"),
         (b"", "too_short"),
         (
-            b"EV\x00\x01" + msgspec.msgpack.encode({"t": "Warp", "request_id": "r1"}),
+            b"EV\x00\x02" + msgspec.msgpack.encode({"t": "Warp", "request_id": "r1"}),
             "unknown_type",
         ),
     ],

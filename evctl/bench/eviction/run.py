@@ -31,9 +31,10 @@ def measure(grid: Grid, progress: Callable[[int, int], None] | None = None) -> M
 def _input(grid: Grid, played: list[Played]) -> str:
     requests = sum(load.requests for load in played)
     live = sum(load.live_blocks for load in played) / len(played)
+    recorded = played[0].recorded
+    few = "" if recorded >= GOALS_FROM else " (too few to judge goals by)"
     return (
-        f"{input_words(grid.trace)}, {played[0].recorded} conversations"
-        f"{'' if played[0].recorded >= GOALS_FROM else ' (too few to judge goals by)'}: {grid.agents} agents, {grid.hours:g} h, measured after "
-        f"{grid.warm_up_s:g} s, {requests:,} requests of {len(played)} loads, "
-        f"{live:,.0f} live blocks on average"
+        f"{input_words(grid.trace)}, {recorded} conversations{few}: {grid.agents} agents, "
+        f"{grid.hours:g} h, measured after {grid.warm_up_s:g} s, {requests:,} requests of "
+        f"{len(played)} loads, {live:,.0f} live blocks on average"
     )

@@ -26,7 +26,8 @@ class RefDelta(msgspec.Struct, frozen=True):
 
     block_class: 0 unreferenced, 1 suspect only, 2 live or leased. A copy that appears has class
     2 until told otherwise, so that what a branch needs is safe before the control plane has
-    spoken, and nothing is sent for what a branch keeps. epoch rises with every change; a node ignores one that is not newer.
+    spoken, and nothing is sent for what a branch keeps. epoch rises with every change; a node
+    ignores one that is not newer.
     """
 
     node: str
