@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from evctl.core.effects import SetRole
+from evctl.core.effects import Cancel, SetRole
 from evctl.core.events import NodeJoined, NodeLost, NodeReport, Tick
 from evctl.core.split import Role
-from evctl.policy.cluster import ClusterState, NodeRecord, Stage
+from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.router import is_late, late_at_s
 from evctl.policy.turn import Turn
 
@@ -82,22 +82,38 @@ def next_tick_s(state: ClusterState) -> float | None:
 
 
 def _lose(turn: Turn, node: NodeRecord, reason: str) -> None:
-    """End the requests that the node owns; those that it only was to decode stay where they
-    are prefilled, as their engine does too once it hears that its peer is gone."""
+    """What the node owned and had begun ends; what it had not begun goes elsewhere. Requests that
+    it only was to decode stay where they are prefilled, as their engine does too once it hears
+    that its peer is gone."""
     state = turn.state
     node.alive = node.late = False
     node.report = None
     state.directory.node_lost(node.name, node.life)
-    failed = 0
+    failed = moved = 0
     for record in state.requests_of(node):
         owner = record.decode_node if record.stage is Stage.DECODE else record.prefill_node
         if owner != node.name:
             turn.decode_in_place(record)
             continue
+        if record.stage is Stage.WAITING and _place_again(turn, record, node.name):
+            moved += 1
+            continue
         failed += 1
         turn.fail(record, f"node {node.name} was lost: {reason}")
-    requests = "1 request" if failed == 1 else f"{failed} requests"
-    turn.notice("fail", f"lost: {reason}; {requests} failed", node.name)
+    went = f", {_requests(moved)} moved" if moved else ""
+    turn.notice("fail", f"lost: {reason}; {_requests(failed)} failed{went}", node.name)
+
+
+def _place_again(turn: Turn, record: RequestRecord, lost: str) -> bool:
+    turn.unplace(record)
+    if not turn.place(record, f"{lost} was lost"):
+        return False
+    turn.do(Cancel(record.request_id, (lost,)))  # it may only have been silent
+    return True
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count} requests"
 
 
 def _newcomer(state: ClusterState, name: str) -> NodeRecord:

@@ -275,6 +275,7 @@ async def test_peers_hear_of_each_other_and_of_losses(tmp_path: Path) -> None:
         await stage.join("n1", "n2", "n3")
         output = stage.submit("r1")
         engine, _ = await stage.sent("r1")
+        engine.fact(PrefillStarted("r1", 0, 40))
         engine.mute = True
         await until(lambda: output.finish == "error", 5, "the loss")
         assert output.last is not None

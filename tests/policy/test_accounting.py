@@ -90,7 +90,9 @@ class World(RuleBasedStateMachine):
         elif isinstance(effect, Reject | Fail):
             self._end(effect.request_id, type(effect).__name__)
         elif isinstance(effect, Cancel):
-            assert self.ended[effect.request_id] in ("Fail", "cancelled")
+            elsewhere = self.at.get(effect.request_id, [])[:2]
+            ended = self.ended.get(effect.request_id, "")
+            assert ended in ("Fail", "cancelled") or not set(elsewhere) & set(effect.nodes)
         elif isinstance(effect, Recall):
             assert self.at[effect.request_id][0] == effect.node
 
@@ -214,9 +216,11 @@ class World(RuleBasedStateMachine):
             if place[1] == name and place[2] != "handed":
                 place[1] = place[0]
         boot = self.alive.pop(name)
-        owned = {r for r, place in self.at.items() if place[0] == name}
+        begun = {r for r, place in self.at.items() if place[0] == name and place[2] != "sent"}
+        sent = {r for r, place in self.at.items() if place[0] == name} - begun
         self.feed(NodeLost(name, boot, "model"))
-        assert owned.isdisjoint(self.at), "a request of a lost node goes on"
+        assert begun.isdisjoint(self.at), "a request of a lost node goes on"
+        assert not self.alive or sent <= set(self.at), "one that had not begun does not"
         assert all(place[0] in self.alive for place in self.at.values())
 
     @rule(name=st.sampled_from(CONFIG.nodes))

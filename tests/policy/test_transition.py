@@ -149,7 +149,11 @@ def test_a_lost_node_takes_its_requests_along_and_no_others() -> None:
         cluster.arrive(name)
     placed = {r.request_id: r.nodes for r in cluster.state.requests.values()}
     assert placed["r1"] == ("n1", "n3")
+    assert placed["r3"][0] == "n1"
     cluster.decode("r1")
+    cluster.start("r3")
+    cluster.arrive("r5")
+    assert cluster.state.requests["r5"].prefill_node == "n1"
     effects = cluster.feed(NodeLost("n3", "boot1", "its process died"))
     assert [e.request_id for e in of(effects, Fail)] == ["r1"]  # type: ignore[union-attr]
     assert "n3 was lost: its process died" in of(effects, Fail)[0].reason  # type: ignore[union-attr]
@@ -157,7 +161,10 @@ def test_a_lost_node_takes_its_requests_along_and_no_others() -> None:
     assert all("n3" not in nodes for nodes in survivors.values())
     effects = cluster.feed(NodeLost("n1", "boot1", "its process died"))
     lost = {e.request_id for e in of(effects, Fail)}  # type: ignore[union-attr]
-    assert lost == {name for name, nodes in placed.items() if nodes[0] == "n1"} - {"r1"}
+    assert lost == {"r3"}, "what had begun there"
+    (again,) = of(effects, Dispatch)
+    assert (again.request_id, again.prefill_node) == ("r5", "n2")  # type: ignore[union-attr]
+    assert Cancel("r5", ("n1",)) in effects
     assert cluster.feed(NodeLost("n1", "boot1", "again")) == []
 
 
@@ -204,6 +211,7 @@ def test_a_new_life_forgets_the_old_one() -> None:
     cluster = Cluster()
     cluster.holds("n1", 1, 1)
     cluster.arrive("r1")
+    cluster.start("r1")
     effects = cluster.join("n1", "boot2")
     assert [e.request_id for e in of(effects, Fail)] == ["r1"]  # type: ignore[union-attr]
     assert cluster.leading("n1", 1) == 0
