@@ -43,7 +43,8 @@ def _draw(logits: torch.Tensor, draw: Draw) -> int:
     params = draw.sampling
     if params.seed is None:
         raise ValueError("a sampled request has no seed; it gets one when it is accepted")
-    scaled = logits.double() / params.temperature
+    # From the largest down, so that a tiny temperature makes the others -inf and nothing NaN.
+    scaled = (logits.double() - logits.max()) / params.temperature
     probability, order = torch.softmax(scaled, dim=-1).sort(descending=True, stable=True)
     cumulative = probability.cumsum(dim=-1)
     kept = int((cumulative - probability < params.top_p).sum())
