@@ -68,7 +68,8 @@ def replay(
 def to_report(result: ReplayResult, *, scenario: str, policy: str) -> BenchReport:
     """What only a simulator or the control plane can know stays null."""
     lost = None
-    if result.hit_rate is not None and result.ideal_hit_rate:
+    # What was there before is counted as found and not as possible: no share of it means anything.
+    if result.hit_rate is not None and result.ideal_hit_rate and not result.warm_requests:
         lost = 1 - result.hit_rate / result.ideal_hit_rate
     run = BenchRun(
         policy=policy,
@@ -90,8 +91,12 @@ def to_report(result: ReplayResult, *, scenario: str, policy: str) -> BenchRepor
 
 
 def _extras(result: ReplayResult) -> dict[str, Extra]:
-    extras: dict[str, Extra] = {
-        "ok": result.ok,
+    extras: dict[str, Extra] = {"ok": result.ok}
+    if result.interrupted:
+        extras["interrupted"] = True
+    if result.warm_requests:
+        extras["warm_requests"] = result.warm_requests
+    extras |= {
         "duration_s": result.duration_s,
         "agents": result.agents,
         "scale": result.scale,

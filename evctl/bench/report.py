@@ -33,6 +33,8 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     request made; kv_lost_reuse: 1 - hit / ideal, kv_lost_by_cause: the same by eviction, routing,
     role change, fault. switch_time_s: cordon to settled, a node move. pause_s: mean time between
     an answer and the branch's next request. prefill_idle, off_optimum, peak_kv_demand: shares.
+    In extras, of a replay: ok; interrupted, true where a person ended it; warm_requests, how many
+    found more KV than the run itself had made, so that kv_hit_rate is not this run's own.
     """
 
     policy: str
@@ -87,8 +89,11 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _column(run: BenchRun) -> dict[str, str]:
+    extras = dict(run.extras)
     column = {
-        "policy": run.policy,
+        "result": _result(run, extras.pop("ok", None)),
+        "warning": _warning(extras.pop("warm_requests", None)),
+        "policy (a label)": run.policy,
         "seed": str(run.seed),
         "requests": f"{run.requests:,}",
         "failed": f"{run.failed:,}",
@@ -96,7 +101,7 @@ def _column(run: BenchRun) -> dict[str, str]:
         "TTFT": _timing(run.ttft_s),
         "E2E": _timing(run.e2e_s),
         "TPOT": _timing(run.tpot_s),
-        "KV hit": _percent(run.kv_hit_rate),
+        "KV hit": _hit(run),
         "KV hit, ideal": _percent(run.kv_hit_rate_ideal),
         "KV reuse lost": _percent(run.kv_lost_reuse),
         "uncached tokens a request": _number(run.uncached_tokens_per_request),
@@ -105,15 +110,59 @@ def _column(run: BenchRun) -> dict[str, str]:
         "switch time": _seconds(run.switch_time_s),
         "final split": run.final_split or "-",
         "most loaded / average": _number(run.most_loaded_over_average),
-        "pause": _seconds(run.pause_s),
+        "agent's pause, mean": _seconds(run.pause_s),
         "prefill idle": _percent(run.prefill_idle),
         "peak KV demand": _percent(run.peak_kv_demand),
         "off the optimum": _percent(run.off_optimum),
     }
     column = {name: value for name, value in column.items() if value != "-"}
-    for name, value in run.extras.items():
-        column[name.replace("_", " ")] = _extra(value)
+    extras.pop("interrupted", None)  # the result says it
+    for name, value in extras.items():
+        if name.endswith("_s") and isinstance(value, int | float):
+            column[name.removesuffix("_s").replace("_", " ")] = _seconds(value)
+        else:
+            column[name.replace("_", " ")] = _extra(value)
     return column
+
+
+def _result(run: BenchRun, ok: Extra) -> str:
+    """Whether the run may be believed, and if not, why."""
+    if ok is None:
+        return "-"
+    if ok:
+        return "ok"
+    extras = run.extras
+    why = [
+        "interrupted, this is what was done until then" if extras.get("interrupted") else "",
+        f"{run.failed:,} of {run.requests:,} requests failed" if run.failed else "",
+        "ended early" if extras.get("aborted") else "",
+        _counted(extras, "changed_outputs", "answers were not the forced ones"),
+        _counted(extras, "wrong_tokens", "tokens are wrong"),
+        _counted(extras, "wrong_logprobs", "log-probabilities are wrong"),
+        _counted(extras, "unverified", "answers could not be checked"),
+        "" if run.requests else "no request was answered",
+    ]
+    return "NOT OK: " + ("; ".join(filter(None, why)) or "see below")
+
+
+def _counted(extras: dict[str, Extra], name: str, what: str) -> str:
+    count = extras.get(name)
+    return f"{count:,} {what}" if isinstance(count, int) and count else ""
+
+
+def _warning(warm: Extra) -> str:
+    if not warm:
+        return "-"
+    return (
+        f"the cluster was warm: {warm} requests found more than this run made, so its KV hit is "
+        "not this run's; another --seed asks for KV that no run has made"
+    )
+
+
+def _hit(run: BenchRun) -> str:
+    hit, ideal = run.kv_hit_rate, run.kv_hit_rate_ideal
+    above = hit is not None and ideal is not None and hit > ideal
+    return _percent(hit) + (" (above the ideal: not a result)" if above else "")
 
 
 def _extra(value: Extra) -> str:

@@ -28,16 +28,17 @@ def confirm(
 ) -> None:
     """Return when the user agrees. A protected cluster raises the tier by one.
 
-    yes answers DISRUPTIVE; the cluster's name, typed or as `confirmed`, answers any tier.
+    what: said as an order, such as `stop cluster c`. yes answers DISRUPTIVE; the cluster's name,
+    typed or as `confirmed`, answers any tier; another name is refused even where none is needed.
     Raises RefusedError: EV-1802 nobody can be asked, EV-1803 the answer was no.
     """
+    if confirmed is not None and confirmed != cluster:
+        raise declined(what, f"--confirm says {confirmed!r}, and the cluster is {cluster!r}")
     raised = Tier(min(Tier.DESTRUCTIVE, tier + (1 if protected else 0)))
     if raised is Tier.NONE or (raised is Tier.DISRUPTIVE and yes):
         return
     if confirmed is not None:
-        if confirmed == cluster:
-            return
-        raise declined(f"{what}: --confirm {confirmed!r} is not the cluster's name")
+        return
     if not sys.stdin.isatty():
         flag = "-y" if raised is Tier.DISRUPTIVE else f"--confirm {cluster}"
         raise needs_confirmation(what, flag)

@@ -71,29 +71,45 @@ def usage_error(message: str, usage: str, command: str) -> UsageError:
     )
 
 
-def interrupted() -> EvctlError:
+def interrupted(
+    next_step: str = "run the same command again: what was done stays done",
+) -> EvctlError:
     return EvctlError(
         what="interrupted",
         why="Ctrl-C",
-        next_step="run the same command again: what was done stays done",
+        next_step=next_step,
         code="EV-1805",
         exit_code=ExitCode.INTERRUPTED,
     )
 
 
+def check_exit_code(exit_code: bool, plan: bool) -> None:
+    """Without --plan the command would do what the user only wanted to ask about.
+
+    Raises UsageError (EV-1801).
+    """
+    if exit_code and not plan:
+        raise UsageError(
+            what="--exit-code is for --plan",
+            why="it turns what a plan says into an exit code, and this would carry it out",
+            next_step="add --plan, or leave --exit-code out",
+            code="EV-1801",
+        )
+
+
 def needs_confirmation(what: str, flag: str) -> RefusedError:
     return RefusedError(
-        what=f"{what} needs a yes",
+        what=f"this needs a yes: {what}",
         why="stdin is not a terminal, so nobody can be asked",
         next_step=f"add {flag}",
         code="EV-1802",
     )
 
 
-def declined(what: str) -> RefusedError:
+def declined(what: str, why: str = "the answer was not yes") -> RefusedError:
     return RefusedError(
-        what=f"{what} was not confirmed",
-        why="the answer was not yes",
+        what=f"not confirmed: {what}",
+        why=why,
         next_step="nothing was changed",
         code="EV-1803",
     )

@@ -9,11 +9,17 @@ from typing import Any
 
 
 class GentleInterrupt:
-    """As a context: `asked` turns true at the first SIGINT; the second raises
-    KeyboardInterrupt."""
+    """As a context: `asked` turns true at the first SIGINT, and `said` is printed. The second one
+    raises KeyboardInterrupt, or does the same as the first where `said_again` is given."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        said: str = "stopping after this step; Ctrl-C again stops now",
+        said_again: str | None = None,
+    ) -> None:
         self.asked = False
+        self._said = said
+        self._said_again = said_again
         self._before: Any = None
 
     def __enter__(self) -> GentleInterrupt:
@@ -32,8 +38,9 @@ class GentleInterrupt:
         return self.asked
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self.asked:
+        if self.asked and self._said_again is None:
             raise KeyboardInterrupt
+        said = self._said_again if self.asked else self._said
         self.asked = True
-        sys.stderr.write("\nstopping after this step; Ctrl-C again stops now\n")
+        sys.stderr.write(f"\n{said}\n")
         sys.stderr.flush()

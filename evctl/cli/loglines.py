@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
@@ -50,18 +51,31 @@ def parse_line(unit: str, text: str) -> LogLine:
     )
 
 
-def shown(line: LogLine, stream: TextIO) -> str:
-    """For people: local time, unit, level, message, the rest as key=value."""
+INDENT: Final = 30
+"""Where messages begin, and where they go on below."""
+
+
+def shown(line: LogLine, stream: TextIO, width: int | None = None) -> str:
+    """For people: local time, unit, level, message, the rest as key=value. width: of the
+    terminal, to break between words."""
     if line.time_s is None:
-        return f"{'':12} {line.unit:<8} {'':7} {line.message}"
+        return f"{'':12} {line.unit:<8} {'':7} {_folded(line.message, width)}"
     clock = datetime.fromtimestamp(line.time_s, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
     extras = {k: v for k, v in line.extras.items() if v != "" and k != "exception"}
     rest = "".join(f" {key}={_told(value)}" for key, value in extras.items())
     level = f"{line.level:<7}"
     if line.level in _COLORS:
         level = painted(level, _COLORS[line.level], stream)
-    text = f"{clock:<12} {line.unit:<8} {level} {line.message}{rest}"
+    text = f"{clock:<12} {line.unit:<8} {level} {_folded(f'{line.message}{rest}', width)}"
     return f"{text}\n{line.extras['exception']}" if line.extras.get("exception") else text
+
+
+def _folded(text: str, width: int | None) -> str:
+    """In as many lines as it takes, where each has room for some words."""
+    if width is None or width < INDENT + 20 or len(text) <= width - INDENT:
+        return text
+    parts = textwrap.wrap(text, width - INDENT, break_long_words=False, break_on_hyphens=False)
+    return f"\n{' ' * INDENT}".join(parts)
 
 
 def _told(value: Any) -> str:

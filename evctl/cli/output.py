@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from evctl.core.errors import UsageError
 from evctl.core.status import API_VERSION
+
+LEAST_COLUMN: Final = 12
+"""Characters that a column gets even where the terminal has no room for it."""
 
 
 class Form(StrEnum):
@@ -24,10 +29,25 @@ class Form(StrEnum):
     JSONL = "jsonl"
 
 
-OutputOption = Annotated[
-    Form | None,
-    typer.Option("--output", "-o", help="Form of the result.", show_default=False),
-]
+def output_option(*possible: Form) -> Any:
+    """`-o` of a command that has these forms: help, completion and errors name no other."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [form.value for form in possible if form.value.startswith(incomplete)]
+
+    return typer.Option(
+        "--output",
+        "-o",
+        help="Form of the result.",
+        metavar=f"<{'|'.join(possible)}>",
+        autocompletion=complete,
+        show_default=False,
+    )
+
+
+OutputOption = Annotated[Form | None, output_option(*Form)]
+NamesOption = Annotated[Form | None, output_option(Form.TABLE, Form.JSON, Form.YAML, Form.NAME)]
+DocumentOption = Annotated[Form | None, output_option(Form.TABLE, Form.JSON, Form.YAML)]
 
 
 def chosen(form: Form | None, *possible: Form) -> Form:
@@ -77,9 +97,12 @@ def table(
     *,
     right: Sequence[int] = (),
     paint: Mapping[int, Callable[[str], str]] | None = None,
+    width: int | None = None,
 ) -> str:
     """Aligned columns, two blanks apart. right: columns of numbers. paint: column -> colouring of
-    a padded cell."""
+    a padded cell. width: of the terminal; the last column goes on below itself to fit in."""
+    if width is not None:
+        rows = _folded(head, rows, width)
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
 
     def line(cells: Sequence[str], colored: bool) -> str:
@@ -94,6 +117,24 @@ def table(
     return "\n".join([line(head, False), *(line(row, True) for row in rows)])
 
 
+def terminal_width() -> int | None:
+    """Of the terminal that stdout is, None where it is none: a pipe has no edge."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _folded(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[Sequence[str]]:
+    """The rows with their last cell in as many lines as it takes, broken between words."""
+    last = len(head) - 1
+    before = sum(max(len(row[i]) for row in [head, *rows]) + 2 for i in range(last))
+    room = max(LEAST_COLUMN, width - before)
+    folded: list[Sequence[str]] = []
+    for row in rows:
+        first, *rest = textwrap.wrap(row[last], room, break_long_words=False) or [""]
+        folded.append([*row[:last], first])
+        folded += [["" for _ in range(last)] + [line] for line in rest]
+    return folded
+
+
 def seconds(value: float | None) -> str:
     """`-` for what is not known; never 0 for it."""
     if value is None:
@@ -105,3 +146,8 @@ def seconds(value: float | None) -> str:
 
 def percent(share: float) -> str:
     return f"{100 * share:.0f}%"
+
+
+def number_of(count: int, noun: str) -> str:
+    """`1 block`, `3 blocks`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -58,12 +58,12 @@ def _prepare(param: Any) -> None:
     annotation = descriptor.annotation
     if get_origin(annotation) is list:
         (annotation,) = get_args(annotation)
-    values = None if descriptor.is_ranged else _values_of(annotation)
+    values = None if descriptor.is_ranged else _values_of(annotation, param.metavar or "")
     if values is not None:
         setattr(param, ATTRIBUTE, values)
 
 
-def _values_of(annotation: Any) -> PlainValues | None:
+def _values_of(annotation: Any, metavar: str) -> PlainValues | None:
     if annotation is str:
         return PlainValues(str, "a word")
     if annotation is bool:
@@ -75,7 +75,7 @@ def _values_of(annotation: Any) -> PlainValues | None:
     if annotation is Path:
         return PlainValues(Path, "a path")
     if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return PlainValues(_choice(annotation), "choice")
+        return PlainValues(_choice(annotation, metavar), "choice")
     return None
 
 
@@ -88,14 +88,18 @@ def _bool(value: Any) -> bool:
     return words[str(value).lower()]
 
 
-def _choice(kind: type[Enum]) -> Callable[[Any], Enum]:
+def _choice(kind: type[Enum], metavar: str) -> Callable[[Any], Enum]:
+    """metavar: `<a|b>` where a parameter offers less than all; the command says what is wrong
+    with the rest."""
+    offered = metavar.strip("<>").split("|") if "|" in metavar else None
+
     def read(value: Any) -> Enum:
         if isinstance(value, kind):
             return value
         for member in kind:
             if member.value == value:
                 return member
-        choices = ", ".join(str(member.value) for member in kind)
+        choices = ", ".join(offered or [str(member.value) for member in kind])
         raise ValueError(f"{value!r} is not one of {choices}")
 
     return read

@@ -169,6 +169,11 @@ class AdminClient:
         """Ask the control plane to end; with drain, once nothing is in flight."""
         self._call("POST", "stop", {"drain": drain})
 
+    def call_off_stop(self) -> bool:
+        """Have requests taken again after `stop(drain=True)`. False when it is too late."""
+        content = self._call("DELETE", "stop")
+        return not decoded(content, dict[str, bool], "stop").get("stopping", True)
+
     def watch(self) -> Iterator[WatchFrame | Stale]:
         """Frames for ever: a snapshot, then what changes; a Stale at each loss and failed try.
 

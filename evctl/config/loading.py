@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,19 @@ from evctl.config.marked_yaml import (
     Problem,
     read_marked,
 )
-from evctl.config.paths import CLUSTER_FILE, CLUSTER_NAME, cluster_dir, config_root, walk_up
+from evctl.config.paths import (
+    CLUSTER_FILE,
+    CLUSTER_NAME,
+    cluster_dir,
+    cluster_names,
+    cluster_places,
+    file_names,
+)
 from evctl.core.errors import ConfigError, NotFoundError
 
 DEFAULT_ORIGIN = "default"
+_STAND_INS = {"name": "c", "nodes": 2, "split": "1P1D"}
+"""For the required keys of a file that lacks them, to look at the rest of it."""
 
 
 class LoadedCluster(msgspec.Struct, frozen=True):
@@ -32,11 +40,6 @@ class LoadedCluster(msgspec.Struct, frozen=True):
     config: ClusterConfig
     source: str
     origins: dict[str, str]
-
-
-def packaged_clusters() -> Path:
-    """The cluster files that serve where there is no checkout."""
-    return Path(str(resources.files("evctl.config"))) / "clusters"
 
 
 def find_cluster_file(target: str, start: Path | None = None) -> Path:
@@ -56,14 +59,13 @@ def find_cluster_file(target: str, start: Path | None = None) -> Path:
             next_step="check the path, or give a name: evctl config path lists where names go",
             code="EV-1707",
         )
-    places = list(cluster_places(start))
-    for place in places:
+    for place in cluster_places(start):
         path = place / f"{target}.yaml"
         if path.is_file():
             return path
     if CLUSTER_NAME.fullmatch(target) and (cluster_dir(target) / CLUSTER_FILE).is_file():
         return cluster_dir(target) / CLUSTER_FILE
-    known = sorted({p.stem for place in places if place.is_dir() for p in place.glob("*.yaml")})
+    known = sorted({*file_names(start), *cluster_names()})
     near = get_close_matches(target, known, n=1)
     raise NotFoundError(
         what=f"no cluster is named {target!r}",
@@ -71,14 +73,6 @@ def find_cluster_file(target: str, start: Path | None = None) -> Path:
         next_step=f"did you mean {near[0]!r}?" if near else "give one of them, or a file",
         code="EV-1707",
     )
-
-
-def cluster_places(start: Path | None = None) -> Iterator[Path]:
-    """Where a cluster is looked up by name, strongest first."""
-    for directory in walk_up(start or Path.cwd()):
-        yield directory / "clusters"
-    yield config_root() / "clusters"
-    yield packaged_clusters()
 
 
 def load_cluster(
@@ -101,11 +95,27 @@ def load_cluster(
         config = ClusterConfig.model_validate(values)
     except ValidationError as error:
         problems = [_problem(document, flags, dict(one)) for one in error.errors()]
+        broken = {str(one["loc"][0]) for one in error.errors() if one["loc"]}
+        problems += [_meaning(document, flags, one) for one in _mistakes_of_rest(values, broken)]
         raise InvalidConfigError(document.path, _by_line(problems), "EV-1703") from error
     wrong = [_meaning(document, flags, mistake) for mistake in mistakes_of(config)]
     if wrong:
         raise InvalidConfigError(document.path, _by_line(wrong), "EV-1704")
     return LoadedCluster(config, str(path.absolute()), _origins(document, flags, config))
+
+
+def _mistakes_of_rest(values: Mapping[str, Any], broken: set[str]) -> list[Mistake]:
+    """What is wrong with the meaning of the keys that can be read, where others cannot: all
+    mistakes of a file are told at once."""
+    whole = {key: value for key, value in values.items() if key not in broken}
+    try:
+        config = ClusterConfig.model_validate({**_STAND_INS, **whole})
+    except ValidationError:
+        return []
+    # What rests on a key that cannot be read says nothing.
+    doubtful = broken | ({"split"} if "nodes" in broken else set())
+    found = mistakes_of(config)
+    return [mistake for mistake in found if str(mistake.key_path[0]) not in doubtful]
 
 
 def read_resolved(name: str) -> ClusterConfig:

@@ -70,6 +70,25 @@ def cluster_names() -> tuple[str, ...]:
     return tuple(sorted(p.name for p in root.iterdir() if (p / CLUSTER_FILE).is_file()))
 
 
+def packaged_clusters() -> Path:
+    """The cluster files that serve where there is no checkout."""
+    return Path(__file__).with_name("clusters")
+
+
+def cluster_places(start: Path | None = None) -> Iterator[Path]:
+    """Where a cluster is looked up by name, strongest first."""
+    for directory in walk_up(start or Path.cwd()):
+        yield directory / "clusters"
+    yield config_root() / "clusters"
+    yield packaged_clusters()
+
+
+def file_names(start: Path | None = None) -> tuple[str, ...]:
+    """Clusters that have a file where names are looked up, whether ever up or not."""
+    found = {path.stem for place in cluster_places(start) for path in place.glob("*.yaml")}
+    return tuple(sorted(found))
+
+
 def walk_up(start: Path) -> Iterator[Path]:
     """This directory and those above it, up to the root of the repository it lies in; no
     further than this directory where there is no repository."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from evctl.config.paths import config_root, system_config_root, walk_up
+from evctl.config.paths import cluster_names, config_root, system_config_root, walk_up
 from evctl.core.errors import ConfigError
 
 DEFAULTS: Final = {"cluster": "local", "output": "table", "color": "auto"}
@@ -59,6 +59,20 @@ def load_settings(
         if flag is not None:
             found[key] = _checked(key, flag, f"--{key}")
     return Settings(**found)
+
+
+def cluster_flag(name: str) -> str:
+    """What a command needs beside its name to mean this cluster: ` -c NAME`, or "" for the one it
+    means anyway. For hints that somebody pastes."""
+    try:
+        setting = load_settings().cluster
+    except ConfigError:
+        return f" -c {name}"
+    if setting.value == name:
+        return ""
+    names = cluster_names()
+    only = setting.origin == "default" and setting.value not in names and names == (name,)
+    return "" if only else f" -c {name}"
 
 
 def settings_files(start: Path | None = None) -> Iterator[Path]:

@@ -73,7 +73,7 @@ class StopBody(Body):
 
 
 class Stopping(msgspec.Struct, frozen=True):
-    """The control plane ends now, or once nothing is in flight."""
+    """stopping: the control plane ends now, or, with drain, once nothing is in flight."""
 
     stopping: bool
     drain: bool
@@ -152,6 +152,11 @@ def _add_writes(app: FastAPI, plane: ControlPlane) -> None:
     async def stop(body: StopBody) -> Response:
         plane.request_stop(drain=body.drain)
         return json_answer(Stopping(True, body.drain), 202)
+
+    @app.delete(f"{BASE}/stop", responses=answers(Stopping), response_class=Response)
+    async def call_off_stop() -> Response:
+        """Take requests again, if the end has not begun; `stopping` says whether it has."""
+        return json_answer(Stopping(not plane.call_off_stop(), False))
 
 
 def _add_health(app: FastAPI, plane: ControlPlane) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from typing import Final
 
@@ -62,7 +61,7 @@ class BlockSearch:
                 for node in sorted(run.holders(), key=lambda node: node.name)
                 if (copy := _copy(run, position, node, users)).tiers
             ),
-            branches=tuple(heapq.nsmallest(MOST_BRANCHES, users.branches)),
+            branches=users.names(),
             branches_total=len(users.branches),
             promised_by=tuple(sorted(users.promised_by)),
         )
@@ -136,7 +135,8 @@ class _Users:
     def __init__(self, run: Run, key: bytes) -> None:
         self._run = run
         self._position = run.find(key)
-        self.branches: set[BranchName] = set()
+        self.branches: set[Branch] = set()
+        self._names: list[BranchName] = []
         self.promised_by: set[str] = set()
         self.named: dict[tuple[str, str], int] = {}
         """(node, phase) -> references."""
@@ -155,11 +155,22 @@ class _Users:
             if number % _AT_ONCE == 0:
                 yield
 
+    def names(self) -> tuple[BranchName, ...]:
+        """The first branches by name."""
+        self._cut()
+        return tuple(self._names)
+
+    def _cut(self) -> None:
+        self._names.sort()
+        del self._names[MOST_BRANCHES:]
+
     def _add_branch(self, branch: Branch) -> None:
-        name = BranchName(branch.tenant, branch.id)
-        if name in self.branches:
+        if branch in self.branches:  # it moved on while we walked
             return
-        self.branches.add(name)
+        self.branches.add(branch)
+        self._names.append(BranchName(branch.tenant, branch.id))
+        if len(self._names) > 2 * MOST_BRANCHES:
+            self._cut()
         for phase, held in zip(PHASES, branch.held, strict=True):
             for start, end, node in held:
                 if start < self._position <= end:

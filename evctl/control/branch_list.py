@@ -155,8 +155,7 @@ class _Page:
         if wanted.node is None:
             self._branches = list(directory.ledger.branches.values())
         else:
-            named = life.named if life is not None else ()
-            self._branches = [b for b in named if isinstance(b, Branch)]
+            self._branches = list(life.named) if life is not None else []
         self._total = len(directory.ledger.branches)
         self._matching = 0
         self._after = 0

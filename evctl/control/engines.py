@@ -17,7 +17,7 @@ from evctl.control.liveness import Liveness, Loss
 from evctl.control.refusals import Refusals
 from evctl.control.roster import Engine, Roster
 from evctl.control.settings import ControlSettings
-from evctl.control.statedir import StateDirectory
+from evctl.control.statedir import NodeProcess, StateDirectory
 from evctl.control.streams import Streams
 from evctl.core.events import (
     DispatchFailed,
@@ -134,6 +134,10 @@ class Hub:
     def engines(self) -> dict[str, Engine]:
         """Those that are in, by node."""
         return self._roster.present
+
+    def gave_up(self, process: NodeProcess) -> bool:
+        """Whether that very process is an engine that was in, and fell silent."""
+        return self._roster.has_silent(process)
 
     # ------------------------------------------------------------ to engines
 

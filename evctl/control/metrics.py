@@ -95,7 +95,7 @@ def _nodes(status: ClusterStatus) -> Iterator[Metric]:
     )
     work = GaugeMetricFamily("evctl_node_requests", "Requests there", labels=["node", "state"])
     for node in status.nodes:
-        up.add_metric([node.name, node.target_role], float(node.state != "lost"))
+        up.add_metric([node.name, node.target_role], float(node.state in ("ok", "late")))
         age.add_metric([node.name], node.age_s)
         used.add_metric([node.name, "l1"], node.l1)
         used.add_metric([node.name, "l2"], node.l2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from evctl.control.statedir import HeldRoles, StateDirectory
@@ -16,7 +17,9 @@ from evctl.policy.transition import MODES, plan_moves
 class Overrides:
     """Checks a write before the writer gets it, and keeps it over a restart.
 
-    A cluster's first change is free; after it, changes are cooldown_s apart unless forced.
+    A cluster's first change is free; after it, changes are cooldown_s apart unless forced. What is
+    so already is not written again: no generation, no line of history. wall_s: seconds since the
+    epoch, for people.
     """
 
     def __init__(
@@ -25,11 +28,13 @@ class Overrides:
         directory: StateDirectory,
         clock: Callable[[], float],
         cooldown_s: float,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._writer = writer
         self._directory = directory
         self._clock = clock
         self._cooldown_s = cooldown_s
+        self._wall_s = wall_s
         self._changed_s: float | None = None
         self._last_by = writer.state.held_by
 
@@ -43,7 +48,8 @@ class Overrides:
         plan: bool = False,
         force: bool = False,
     ) -> SplitChange:
-        """Change the split and hold it. plan: only say what it would do.
+        """Change the split and hold it. plan: only say what it would do, and whether it would be
+        refused now.
 
         Raises UsageError (EV-1102, 1103) for a split that cannot be, ConflictError (EV-1351)
         when `generation` is not the present one, RefusedError (EV-1352) in the cooldown.
@@ -53,13 +59,24 @@ class Overrides:
         moves = plan_moves(state, wanted)
         self._expect(generation)
         before = str(state.split)
-        if not plan:
-            if moves and not force:
-                self._respect_cooldown(wanted)
-            self._apply(Override("hold", str(wanted), by, reason))
+        unchanged = not moves and self._is_so("hold", reason)
+        left_s = self._cooldown_left_s() if moves else 0.0
+        if not plan and not unchanged:
+            if left_s and not force:
+                raise self._too_soon(wanted, left_s)
+            self._apply(Override("hold", str(wanted), by, reason, forced=bool(left_s)))
             if moves:
                 self._changed_s = self._clock()
-        return SplitChange(before, str(wanted), moves, state.generation, applied=not plan)
+        return SplitChange(
+            before,
+            str(wanted),
+            moves,
+            state.generation,
+            applied=not plan and not unchanged,
+            unchanged=unchanged,
+            refused_until_s=self._wall_s() + left_s if plan and left_s else None,
+            cooldown_s=self._cooldown_s,
+        )
 
     def set_mode(self, mode: str, *, by: str, reason: str = "") -> None:
         """hold: the present split stays. advise: it may be changed by others again.
@@ -73,8 +90,16 @@ class Overrides:
                 next_step="choose one of them",
                 code="EV-1353",
             )
+        if self._is_so(mode, reason):
+            return
         split = str(self._writer.state.split) if mode == "hold" else ""
         self._apply(Override(mode, split, by, reason))
+
+    def _is_so(self, mode: str, reason: str) -> bool:
+        """Whether the mode is that one, for that reason. Advising keeps no reason, so one that is
+        given is news."""
+        state = self._writer.state
+        return state.mode == mode and state.hold_reason == reason
 
     def _apply(self, override: Override) -> None:
         self._writer.feed(override)
@@ -102,13 +127,13 @@ class Overrides:
             code="EV-1351",
         )
 
-    def _respect_cooldown(self, wanted: Split) -> None:
+    def _cooldown_left_s(self) -> float:
         if self._changed_s is None:
-            return
-        left_s = self._cooldown_s - (self._clock() - self._changed_s)
-        if left_s <= 0:
-            return
-        raise RefusedError(
+            return 0.0
+        return max(0.0, self._cooldown_s - (self._clock() - self._changed_s))
+
+    def _too_soon(self, wanted: Split, left_s: float) -> RefusedError:
+        return RefusedError(
             what=f"the split was not changed to {wanted}",
             why=f"{self._last_by} changed it {self._cooldown_s - left_s:.0f} s ago, and changes "
             f"are {self._cooldown_s:.0f} s apart",

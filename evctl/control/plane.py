@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import psutil
 
-from evctl.control.audit import Audit
+from evctl.control.audit import LIMIT_S, Audit
 from evctl.control.branch_list import Wanted
 from evctl.control.dispatch import Dispatcher
 from evctl.control.engines import Hub
@@ -31,6 +31,7 @@ from evctl.control.streams import Streams
 from evctl.control.writer import Writer
 from evctl.core.branches import BranchSignal
 from evctl.core.effects import SignalTaken
+from evctl.core.errors import EvctlError
 from evctl.core.events import (
     BranchSignalled,
     Event,
@@ -106,7 +107,7 @@ class ControlPlane:
         self._boot_id = secrets.token_hex(16)
         self._gateway = ""
         self._refusing = ""
-        self._draining = False
+        self._draining: asyncio.Task[None] | None = None
         self._signals_taken: list[SignalTaken] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -163,9 +164,22 @@ class ControlPlane:
         self.refuse("the control plane is stopping")
         if not drain:
             self.stopping.set()
-        elif not self._draining:
-            self._draining = True
-            self._tasks.append(asyncio.create_task(self._drain_then_stop(), name="drain"))
+        elif self._draining is None:
+            self._draining = asyncio.create_task(self._drain_then_stop(), name="drain")
+            self._tasks.append(self._draining)
+
+    def call_off_stop(self) -> bool:
+        """Take requests again after a stop that waits for those in flight. False when the end has
+        begun: nothing calls that off."""
+        if self.stopping.is_set():
+            return False
+        if self._draining is not None:
+            self._draining.cancel()
+            self._tasks.remove(self._draining)
+            self._draining = None
+            self._refusing = ""
+            self.events.add("info", "the stop was called off: requests are taken again")
+        return True
 
     # ------------------------------------------------------------ FrontDoor
 
@@ -326,7 +340,16 @@ class ControlPlane:
     async def _check_forever(self) -> None:
         while True:
             await asyncio.sleep(IDLE_CHECK_S)
-            self.writer.idle_check()
+            if self.writer.audit_is_due():
+                await self._audit_books()
+
+    async def _audit_books(self) -> None:
+        try:
+            found = await self.audit.run()
+        except EvctlError as error:
+            self.writer.audited((f"{error.code}: {error.why}",), LIMIT_S)
+        else:
+            self.writer.audited(found.problems, found.seconds)
 
 
 def segments_of(plane: ControlPlane) -> list[int]:

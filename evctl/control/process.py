@@ -34,7 +34,10 @@ class GatewayPlan(msgspec.Struct, frozen=True):
 class _JsonLines(logging.Formatter):
     """One JSON object a line: time, level, logger, message, and the extras given."""
 
-    _plain = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message"}
+    _plain = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
+        "message",
+        "color_message",  # uvicorn's message once more, with escapes for a terminal
+    }
 
     def format(self, record: logging.LogRecord) -> str:
         line = {

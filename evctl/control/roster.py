@@ -66,5 +66,8 @@ class Roster:
         """The silent engine behind a connection, which is so no longer."""
         return self._silent.pop(peer, None)
 
+    def has_silent(self, process: NodeProcess) -> bool:
+        return any(engine.process == process for engine in self._silent.values())
+
     def silent(self, node: str) -> list[Engine]:
         return [engine for engine in self._silent.values() if engine.node == node]

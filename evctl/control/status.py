@@ -6,10 +6,11 @@ import msgspec
 
 from evctl.control.engines import Hub
 from evctl.control.kv_board import KvBoard
+from evctl.control.liveness import why_gone
 from evctl.control.measures import Measures, Window
-from evctl.control.statedir import StateDirectory
+from evctl.control.statedir import NodeProcess, StateDirectory
 from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus
-from evctl.policy.state import ClusterState, NodeRecord, Stage
+from evctl.policy.state import ClusterState, NodeRecord, RequestRecord, Stage
 
 
 class Identification(msgspec.Struct, frozen=True):
@@ -89,10 +90,10 @@ class StatusBoard:
             name=node.name,
             role=node.settled_role.value,
             target_role=node.role.value,
-            state=_state_word(node),
+            state=self._state_word(node, process),
             boot_id=node.boot_id,
             age_s=max(0.0, now_s - node.seen_s) if node.boot_id else 0.0,
-            queue=state.queued_on(node),
+            queue=_waiting_at(node.name, records),
             running=prefilling + decoding,
             running_prefill=prefilling,
             running_decode=decoding,
@@ -103,11 +104,22 @@ class StatusBoard:
             referenced=1.0 - held.classes[0] / blocks if held and blocks else None,
         )
 
+    def _state_word(self, node: NodeRecord, process: NodeProcess | None) -> str:
+        """Of a node that is not in, its process tells: one that has never joined is starting;
+        an engine that we have given up since is known by its own."""
+        if node.alive:
+            return "late" if node.late else "ok"
+        if process is not None and not self._hub.gave_up(process) and not why_gone(process):
+            return "starting"
+        return "lost" if node.boot_id else "absent"
 
-def _state_word(node: NodeRecord) -> str:
-    if not node.alive:
-        return "lost"
-    return "late" if node.late else "ok"
+
+def _waiting_at(node: str, records: list[RequestRecord]) -> int:
+    """What waits there now: for its prefill to begin, or, computed elsewhere, to be handed over.
+    Over all nodes this is what waits in both phases. What a node will decode once another has
+    computed it waits there, and not here yet."""
+    prefill = sum(r.stage is Stage.WAITING and r.prefill_node == node for r in records)
+    return prefill + sum(r.stage is Stage.HANDOVER and r.decode_node == node for r in records)
 
 
 def _share(used: int, total: int) -> float:

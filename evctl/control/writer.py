@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from evctl.control.journal import Journal
 from evctl.core.effects import AnyEffect, Explanation
 from evctl.core.events import Event, Tick
-from evctl.policy.state import ClusterState, StepResult, check, step
+from evctl.policy.state import ClusterState, StepResult, step
 
-CHECK_EVERY_S = 30.0
-"""How often an idle writer recounts the state."""
+AUDIT_EVERY_S = 30.0
+"""How often the books of an idle writer are looked at, at most."""
+AUDIT_SHARE = 0.02
+"""Of one processor that this may take."""
 MAX_EXPLANATIONS = 2_000
 
 log = logging.getLogger(__name__)
@@ -48,7 +50,7 @@ class Writer:
         self._inbox: deque[Event] = deque()
         self._busy = False
         self._timer: asyncio.TimerHandle | None = None
-        self._checked_s = clock()
+        self._audit_s = clock() + AUDIT_EVERY_S
         self._journal_ended = False
 
     def feed(self, event: Event) -> None:
@@ -69,13 +71,14 @@ class Writer:
             self._timer.cancel()
             self._timer = None
 
-    def idle_check(self) -> None:
-        """Recount the state now and then while nothing runs; say what is wrong."""
-        now_s = self._clock()
-        if self.state.requests or now_s - self._checked_s < CHECK_EVERY_S:
-            return
-        self._checked_s = now_s
-        for problem in check(self.state):
+    def audit_is_due(self) -> bool:
+        """Whether the books should be looked at: now and then, while nothing runs."""
+        return not self.state.requests and self._clock() >= self._audit_s
+
+    def audited(self, problems: Sequence[str], took_s: float) -> None:
+        """Somebody did; what is wrong is told. The longer it took, the later the next time."""
+        self._audit_s = self._clock() + max(AUDIT_EVERY_S, took_s / AUDIT_SHARE)
+        for problem in problems:
             self.on_problem(f"the books do not agree: {problem}")
 
     def _step(self, event: Event) -> None:

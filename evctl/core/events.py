@@ -201,12 +201,14 @@ class NodeLost(Fact, frozen=True, tag=True):
 
 
 class Override(Fact, frozen=True, tag=True):
-    """A person or program sets the mode. mode "hold" needs split ("4P5D")."""
+    """A person or program sets the mode. mode "hold" needs split ("4P5D"). forced: although the
+    cooldown was not over."""
 
     mode: str
     split: str
     by: str
     reason: str
+    forced: bool = False
 
 
 class Tick(Fact, frozen=True, tag=True):

@@ -13,8 +13,12 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """One node. target_role: P or D, by which the router sends work now. role: the settled one,
     whose work is all that runs there; the two differ from a change until the old work has ended.
 
-    state: ok, late (no heartbeat for a while), lost. age_s: since its last heartbeat.
-    queue: requests waiting there, either phase; running: in a batch. l1, l2: used share, 0 to 1.
+    state: ok, late (no heartbeat for a while), lost; of one that has not joined in this life of
+    the control plane: starting while its process lives, else absent. age_s: since its last
+    heartbeat, 0 where there was none.
+    queue: requests that wait there now, for their prefill to begin or to be handed over to it; the
+    nodes' queues add up to what waits in both phases. running: in a batch. l1, l2: used share, 0
+    to 1.
     blocks: cached there, whatever the tiers; referenced: share of them that a branch or a
     transfer refers to, None without any.
     """
@@ -57,7 +61,7 @@ class Move(msgspec.Struct, frozen=True):
 
 class SplitWrite(msgspec.Struct, frozen=True):
     """An accepted write to split and mode: by whom, why. before, after: the splits aimed at,
-    equal when no node moves. generation: the cluster's after it."""
+    equal when no node moves. generation: the cluster's after it. forced: within the cooldown."""
 
     mode: str
     before: str
@@ -66,12 +70,15 @@ class SplitWrite(msgspec.Struct, frozen=True):
     reason: str
     generation: int
     moves: tuple[Move, ...] = ()
+    forced: bool = False
 
     def told(self) -> str:
         """As one line of the event log."""
         split = f"{self.before} -> {self.after}" if self.moves else f"stays {self.after}"
         why = f": {self.reason}" if self.reason else ""
-        return f"split {split} by {self.by}{why} ({self.mode}, generation {self.generation})"
+        forced = ", forced within the cooldown" if self.forced else ""
+        told = f"({self.mode}, generation {self.generation}{forced})"
+        return f"split {split} by {self.by}{why} {told}"
 
 
 class EventRecord(msgspec.Struct, frozen=True):
@@ -137,13 +144,21 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 
 class SplitChange(msgspec.Struct, frozen=True):
-    """What a write to the split does, or would do (plan)."""
+    """What a write to the split does, or would do (plan).
+
+    unchanged: split, mode and reason are so already, so nothing is, or would be, written.
+    refused_until_s: of a plan, seconds since the epoch; until then the write is refused, unless
+    forced, for the last change is less than cooldown_s ago. None where it would be taken.
+    """
 
     before: str
     after: str
     moves: tuple[Move, ...]
     generation: int
     applied: bool
+    unchanged: bool = False
+    refused_until_s: float | None = None
+    cooldown_s: float = 0.0
 
 
 class WatchFrame(msgspec.Struct, frozen=True):

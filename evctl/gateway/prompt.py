@@ -149,7 +149,12 @@ class PromptReader:
         least = sum(text.fewest_tokens(message["content"]) for message in messages)
         if least >= card.context_tokens:
             raise _too_long(f"at least {least}", card, "messages")
-        return text.encode_chat(messages, body.tools)
+        for i, message in enumerate(body.messages):
+            _check_calls(i, message, text)
+        tools = body.tools if body.tool_choice != "none" else None
+        if tools and not text.reads("tools"):
+            raise _not_rendered("tools", "tools")
+        return text.encode_chat(messages, tools or None)
 
     def _sampling(
         self, body: CommonBody, stops: tuple[str, ...], prompt_tokens: int, card: ModelCard
@@ -198,7 +203,7 @@ def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
     if role not in ROLES:
         raise bad_request(f"{where}.role must be one of {', '.join(ROLES)}", f"{where}.role")
     shown: dict[str, Any] = {"role": role, "content": _content(message, where)}
-    for field in ("name", "tool_calls", "tool_call_id"):
+    for field in ("name", "tool_calls", "tool_call_id", "function_call"):
         value = getattr(message, field)
         if value is not None:
             shown[field] = value
@@ -216,6 +221,22 @@ def _content(message: ChatMessage, where: str) -> str:
         if part.type != "text" or part.text is None:
             raise bad_request(f"{where}.content: only text parts are taken", f"{where}.content")
     return "\n".join(part.text or "" for part in message.content)
+
+
+def _check_calls(index: int, message: ChatMessage, text: TextModel) -> None:
+    """A call that the template leaves out would be missing in what the model reads."""
+    for name in ("tool_calls", "function_call"):
+        if getattr(message, name) and not text.reads(name):
+            raise _not_rendered(f"messages[{index}].{name}", name)
+
+
+def _not_rendered(param: str, name: str) -> ApiError:
+    return bad_request(
+        f"{param}: the chat template of this model does not render {name}, so the model would not "
+        "see them; leave them out, or serve a model whose template does",
+        param,
+        "unsupported_value",
+    )
 
 
 def _completion_prompt(body: CompletionBody, text: TextModel, card: ModelCard) -> list[int]:

@@ -1,4 +1,29 @@
-"""Bodies of requests. Unknown fields are tolerated, known ones must have their type."""
+"""Bodies of requests: known fields must have their type, and none changes the answer in silence.
+
+What becomes of OpenAI's fields, and of what other servers added, that say how to answer:
+
+| field | |
+|---|---|
+| model, messages, prompt, max_tokens, max_completion_tokens, temperature, top_p, seed, stop, \
+stream, stream_options.include_usage, logprobs, top_logprobs | honoured |
+| tools | rendered where the model's chat template reads them, and the model's calls come back as \
+the text of the reply; else refused. With tool_choice "none" left out |
+| tool_calls and function_call in messages | likewise: refused where the template reads none |
+| tool_choice | "auto" and "none"; what forces a call is refused |
+| n, best_of | 1 |
+| echo, suffix, presence_penalty, frequency_penalty, logit_bias, top_k, min_p, min_tokens, \
+repetition_penalty, stop_token_ids | the value that changes nothing; any other is refused |
+| response_format | {"type": "text"}; a reply in JSON cannot be promised, so that is refused |
+| guided_json, guided_regex, guided_choice, guided_grammar, structured_outputs | refused |
+| functions, function_call, web_search_options, audio, reasoning_effort, verbosity | refused |
+| modalities | ["text"] |
+| store | false: nothing is kept |
+| user, safety_identifier, metadata, service_tier, prediction, prompt_cache_key, \
+prompt_cache_retention, parallel_tool_calls, stream_options.include_obfuscation, and in messages \
+name, tool_call_id, refusal | taken and without effect: no answer would be another |
+
+Fields that nobody knows are tolerated.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +67,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    function_call: dict[str, Any] | None = None
 
 
 class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +85,18 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    response_format: Any = None
+    store: Any = None
+    top_k: Any = None
+    min_p: Any = None
+    min_tokens: Any = None
+    repetition_penalty: Any = None
+    stop_token_ids: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: Any = None
     ignore_eos: bool | None = None
     return_token_ids: bool | None = None
     evctl_forced_token_ids: list[int] | None = None
@@ -71,6 +109,14 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    modalities: Any = None
+    audio: Any = None
+    web_search_options: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
 
 
 class CompletionBody(CommonBody, frozen=True, kw_only=True):
@@ -113,7 +159,25 @@ _UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
     "presence_penalty": lambda value: value == 0.0,
     "frequency_penalty": lambda value: value == 0.0,
     "logit_bias": lambda value: not value,
-}
+    "response_format": lambda value: isinstance(value, dict) and value.get("type") == "text",
+    "store": lambda value: value is False,
+    "top_k": lambda value: value in (-1, 0),
+    "min_p": lambda value: value == 0.0,
+    "min_tokens": lambda value: value == 0,
+    "repetition_penalty": lambda value: value == 1.0,
+    "stop_token_ids": lambda value: value == [],
+    "tool_choice": lambda value: value in ("auto", "none"),
+    "functions": lambda value: value == [],
+    "modalities": lambda value: value == ["text"],
+    **dict.fromkeys(
+        (
+            "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+            "structured_outputs", "function_call", "audio", "web_search_options",
+            "reasoning_effort", "verbosity",
+        ),
+        lambda value: False,
+    ),
+}  # fmt: skip
 """Fields that change the output and that no engine implements: any other value is refused."""
 
 

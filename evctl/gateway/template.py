@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, Undefined
+from jinja2 import TemplateError, Undefined, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from evctl.core.errors import EvctlError, UsageError
@@ -35,8 +35,13 @@ class ChatTemplate:
         environment.filters["tojson"] = _to_json
         try:
             self._template = environment.from_string(source)
+            self._names = _names(environment.parse(source))
         except (TemplateError, RecursionError) as error:
             raise _template_error(error) from error
+
+    def reads(self, name: str) -> bool:
+        """Whether it names a variable, an attribute or a key so."""
+        return name in self._names
 
     def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
         """The conversation as a prompt that a reply continues.
@@ -49,6 +54,13 @@ class ChatTemplate:
             )
         except Exception as error:  # a template may fail in any way its expressions can
             raise _template_error(error) from error
+
+
+def _names(template: nodes.Template) -> frozenset[str]:
+    variables = {node.name for node in template.find_all(nodes.Name)}
+    attributes = {node.attr for node in template.find_all(nodes.Getattr)}
+    keys = {node.value for node in template.find_all(nodes.Const) if isinstance(node.value, str)}
+    return frozenset(variables | attributes | keys)
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:

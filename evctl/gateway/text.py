@@ -58,6 +58,10 @@ class TextModel:
         """
         return self._encode_rendered(*self._render(list(messages), tools))
 
+    def reads(self, name: str) -> bool:
+        """Whether the chat template takes notice of `tools`, or of a field of messages."""
+        return self._template.reads(name)
+
     def fewest_tokens(self, text: str) -> int:
         """A number of tokens that `text` has at least, found without tokenising it."""
         return len(text) // self._longest_bytes

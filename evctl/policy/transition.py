@@ -60,6 +60,7 @@ def on_override(turn: Turn, event: Override) -> None:
         reason=event.reason,
         generation=state.generation,
         moves=moves,
+        forced=event.forced,
     )
     turn.do(SplitWritten(write))
     if moves:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from evctl.config.settings import cluster_flag
 from evctl.core.errors import EvctlError, ExitCode, UnreachableError
 from evctl.core.status import ClusterStatus, NodeStatus, Refusal
 from evctl.provision.driver import CONTROL, ClusterDriver, UnitState
-from evctl.provision.plan import Change, Step, plan_up
+from evctl.provision.plan import Change, Step, lost_nodes, plan_up, port_obstacle
 
 if TYPE_CHECKING:  # the schema costs 60 ms, and only `up` reads it
     from evctl.config.cluster import ClusterConfig
@@ -118,6 +119,10 @@ class Convergence:
 
     def _common_steps(self, only: Collection[str]) -> None:
         """Files, model, control plane: nothing works without them."""
+        observed = self._driver.observe(self._config)
+        obstacle = port_obstacle(self._config, observed, plan_up(self._config, observed, only))
+        if obstacle is not None:
+            raise obstacle
         for change in self._planned(only, Step.FILES):
             self._do(change, lambda: self._driver.prepare(self._config))
         for change in self._planned(only, Step.MODEL):
@@ -141,7 +146,8 @@ class Convergence:
     def _planned(self, only: Collection[str], step: Step) -> list[Change]:
         """What is to be done in a step, as things are now: an earlier step may have changed it."""
         observed = self._driver.observe(self._config)
-        return [change for change in plan_up(self._config, observed, only) if change.step is step]
+        changes = plan_up(self._config, observed, only, lost_nodes(self._status))
+        return [change for change in changes if change.step is step]
 
     def _do(self, change: Change, action: Callable[[], object]) -> None:
         self._stop_if_asked()
@@ -149,10 +155,12 @@ class Convergence:
         try:
             action()
         except EvctlError as error:
-            self._tell(Report(change.unit, change.step, error.why, "failed"))
+            # What ends `up` is told at its end, whole; here it only has its place.
+            text = error.why if change.step is Step.ENGINE else error.what
+            self._tell(Report(change.unit, change.step, text, "failed"))
             raise
         self._changed.append(change)
-        done = {"create": "created", "fetch": "fetched", "stop": "stopped"}
+        done = {"create": "created", "update": "updated", "stop": "stopped"}
         text = done.get(change.action, f"{change.action}ed")
         self._tell(Report(change.unit, change.step, text, "done"))
 
@@ -191,7 +199,7 @@ class Convergence:
                     waiting.remove(name)
                     self._fail(name, f"it was refused: {refusal.code}: {refusal.why}", quote=False)
             if waiting and not self._driver.is_running(CONTROL):
-                raise _control_ended(self._driver.last_words(CONTROL))
+                raise _control_ended(self._config.name, self._driver.last_words(CONTROL))
             if waiting and time.monotonic() > deadline:
                 for name in waiting:
                     text = f"has not joined within {self._join_timeout_s:g} s"
@@ -263,10 +271,10 @@ class Convergence:
             raise _InterruptedError
 
 
-def _control_ended(words: str) -> EvctlError:
+def _control_ended(cluster: str, words: str) -> EvctlError:
     return EvctlError(
         what="the control plane ended while nodes were joining",
         why=f"its last words:\n{words}" if words else "it left no words",
-        next_step="evctl logs control --tail 50, then evctl up again",
+        next_step=f"evctl logs control --tail 50{cluster_flag(cluster)}, then evctl up {cluster}",
         code="EV-1714",
     )

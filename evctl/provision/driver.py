@@ -43,12 +43,18 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What there is. missing: files to make or update. nodes: also those no longer wanted."""
+    """What there is. missing, outdated: files to make, and to write anew. nodes: also those no
+    longer wanted. gateway_port: where the running control plane serves, None if that is unknown.
+    port_problem: why one that starts now could not have the wanted port, "" if it could, or has
+    it already."""
 
     missing: tuple[str, ...]
     model_ready: bool
     control: Unit
     nodes: dict[str, Unit]
+    outdated: tuple[str, ...] = ()
+    gateway_port: int | None = None
+    port_problem: str = ""
 
 
 class LogReader(Protocol):
@@ -113,6 +119,14 @@ class ClusterDriver(Protocol):
 
     def public_key(self, node: str) -> str:
         """z85 of the key that the node proves itself with; "" where there is none."""
+        ...
+
+    def note_down(self) -> None:
+        """Remember that the cluster was stopped on purpose, until it starts again."""
+        ...
+
+    def down_since_s(self) -> float | None:
+        """When that was, in seconds since the epoch; None where it was not stopped so."""
         ...
 
     def purge(self) -> None:

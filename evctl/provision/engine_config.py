@@ -68,7 +68,9 @@ def difference(before: dict[str, Any] | None, after: dict[str, Any]) -> str:
         old, new = before.get(key), after.get(key)
         if old == new:
             continue
-        if isinstance(new, dict | list) or isinstance(old, dict | list):
+        if isinstance(new, dict) and isinstance(old, dict) and key != "api_keys":
+            told.append(", ".join(f"{key}.{part}" for part in difference(old, new).split(", ")))
+        elif isinstance(new, dict | list) or isinstance(old, dict | list):
             told.append(f"{key} changed")
         else:
             told.append(f"{key} {old} -> {new}")

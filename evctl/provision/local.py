@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 import sys
@@ -10,16 +11,19 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
 from evctl.config.paths import CLUSTER_FILE, cluster_dir, clusters_root
+from evctl.config.settings import cluster_flag
 from evctl.core.errors import EvctlError
 from evctl.provision import keyfiles, logs
 from evctl.provision.driver import CONTROL, LogReader, Observed, Say, Unit, UnitState
 from evctl.provision.engine_config import control_config, difference, engine_config
 from evctl.provision.files import create_private, exclusive, read_json, write_private
 from evctl.provision.model_fetch import fetch_model
+from evctl.provision.ports import problem_with
 from evctl.provision.processes import ProcessRecord, Started, end, find, is_same, start_detached
 
 if TYPE_CHECKING:  # the schema costs 60 ms, and only `up` reads it
@@ -29,6 +33,9 @@ CONTROL_START_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.05
 FAILED_LOG_LINES: Final = 5
 SECRET_BYTES: Final = 32
+DOWN: Final = "down.json"
+TOLD: Final = re.compile(r"error\[(EV-\d{4})\]: (.*)\n +why:  (.*)\n +next: (.*)")
+"""An error as a process of ours tells its own end, beside the line of its log."""
 
 
 class Programs(msgspec.Struct, frozen=True):
@@ -55,11 +62,16 @@ class LocalDriver:
 
     def observe(self, config: ClusterConfig) -> Observed:
         names = dict.fromkeys([*config.node_names, *self._recorded_nodes()])
+        serves, gateway = self._gateway_port(), config.gateway
+        has_it = gateway.port in (0, serves)
         return Observed(
             missing=tuple(self._missing(config)),
+            outdated=tuple(self._outdated(config)),
             model_ready=self._model_directory(config) is not None,
             control=self._observe_control(config),
             nodes={name: self._observe_node(config, name) for name in names},
+            gateway_port=serves,
+            port_problem="" if has_it else problem_with(gateway.host, gateway.port),
         )
 
     def units(self) -> list[Unit]:
@@ -83,7 +95,14 @@ class LocalDriver:
         return keyfiles.proven_key(self._keys / f"{node}.key")
 
     def last_words(self, unit: str) -> str:
-        return "\n".join(self.open_log(unit).tail(FAILED_LOG_LINES))
+        """Lines of our own as their message; an error told in full stands for all before it."""
+        lines = self.open_log(unit).tail(FAILED_LOG_LINES)
+        text = "\n".join(_plain(line) for line in lines)
+        return text[text.rfind("error[EV-") :] if "error[EV-" in text else text
+
+    def down_since_s(self) -> float | None:
+        said = read_json(self.directory / DOWN)
+        return float(said["time_s"]) if said and "time_s" in said else None
 
     # ------------------------------------------------------------------ what is done
 
@@ -106,6 +125,7 @@ class LocalDriver:
         write_private(self.directory / "model.json", msgspec.json.encode(record))
 
     def start_control(self, config: ClusterConfig) -> int:
+        (self.directory / DOWN).unlink(missing_ok=True)
         command = [*self._programs.control, "--cluster-dir", str(self.directory)]
         started = self._start(CONTROL, command, mark=str(self.directory))
         launch = {**_told(started.record), "config": control_config(config)}
@@ -145,6 +165,10 @@ class LocalDriver:
             started.handle.poll()
         return ended
 
+    def note_down(self) -> None:
+        if self.directory.is_dir():
+            write_private(self.directory / DOWN, msgspec.json.encode({"time_s": time.time()}))
+
     def purge(self) -> None:
         if self.directory.exists():
             shutil.rmtree(self.directory)
@@ -168,13 +192,24 @@ class LocalDriver:
         for path in self._key_files(config):
             if not keyfiles.has_keys(path):
                 missing.append(f"key of {path.stem}")
+        if read_json(self.directory / CLUSTER_FILE) is None:
+            missing.append("config")
+        return missing
+
+    def _outdated(self, config: ClusterConfig) -> list[str]:
         resolved = read_json(self.directory / CLUSTER_FILE)
         wanted = config.model_dump(mode="json")
-        if resolved is None:
-            missing.append("config")
-        elif resolved != wanted:
-            missing.append(f"config ({difference(resolved, wanted)})")
-        return missing
+        if resolved is None or resolved == wanted:
+            return []
+        return [f"config ({difference(resolved, wanted)})"]
+
+    def _gateway_port(self) -> int | None:
+        """Where the control plane that runs now serves."""
+        record = self._running_record(CONTROL)
+        said = read_json(self.directory / "control.json")
+        if record is None or said is None or not self._listens(record):
+            return None
+        return urlsplit(str(said.get("gateway", ""))).port
 
     def _recorded_nodes(self) -> list[str]:
         found = [path.stem for path in self._nodes.glob("*.json") if "." not in path.stem]
@@ -260,11 +295,14 @@ class LocalDriver:
 
     def _did_not_start(self, unit: str, why: str) -> EvctlError:
         words = self.last_words(unit)
+        why += f"; its last words:\n{_indented(words)}" if words else ""
+        flag = cluster_flag(self._name)
+        next_step = f"evctl logs {unit} --tail 50{flag}, then evctl up {self._name}"
+        if match := TOLD.match(words):
+            code, what, cause, next_step = match.groups()
+            why = f"{what}: {cause} ({code})"
         return EvctlError(
-            what=f"{unit} did not start",
-            why=why + (f"; its last words:\n{_indented(words)}" if words else ""),
-            next_step=f"evctl logs {unit} --tail 50, then evctl up again",
-            code="EV-1711",
+            what=f"{unit} did not start", why=why, next_step=next_step, code="EV-1711"
         )
 
 
@@ -274,6 +312,16 @@ def _told(record: ProcessRecord) -> dict[str, Any]:
 
 def _record(said: dict[str, Any], mark: str) -> ProcessRecord:
     return ProcessRecord(int(said["pid"]), float(said.get("start_time", 0.0)), mark)
+
+
+def _plain(line: str) -> str:
+    """The message of a line of our log; any other line as it is."""
+    try:
+        said = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return line
+    message = said.get("message") if isinstance(said, dict) else None
+    return f"{said.get('level', 'info')}: {message}" if isinstance(message, str) else line
 
 
 def _indented(text: str) -> str:

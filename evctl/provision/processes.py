@@ -98,6 +98,8 @@ def end(record: ProcessRecord, timeout_s: float, kill_timeout_s: float = 5.0) ->
         return False
     try:
         process.terminate()  # psutil compares the start time again before it signals
+        if process.status() == psutil.STATUS_STOPPED:
+            process.resume()  # else it could not even end
         if not _ended(process, timeout_s):
             process.kill()
             _ended(process, kill_timeout_s)

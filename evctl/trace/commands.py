@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -93,9 +96,12 @@ def replay(
 
     verify: every Nth request is probed and compared with verify_target (URL of an engine that
     caches nothing, or a Verifier). record: JSON lines, one RequestRecord a request.
-    Raises EvctlError for what keeps it from starting; failures of requests are in the result.
+    Raises EvctlError for what keeps it from starting, ForGoodError where the target refuses every
+    request; other failures of requests are in the result. In the main thread a first Ctrl-C ends
+    it early, with a result that says so; the second raises KeyboardInterrupt.
     """
     options = ReplayOptions(
+        run=secrets.token_hex(4),
         agents=agents,
         scale=parse_scale(scale),
         seed=seed,
@@ -117,9 +123,29 @@ def replay(
             if record is not None:
                 file = stack.enter_context(_open_record(record))
             work = Replay(loaded, to, options, verifier=verifier, record=file, progress=progress)
-            return await work.run()
+            with _interrupting(work):
+                return await work.run()
 
     return asyncio.run(run())
+
+
+@contextmanager
+def _interrupting(work: Replay) -> Iterator[None]:
+    """Ctrl-C ends the replay, not the process: what was measured is told."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def interrupted() -> None:
+        loop.remove_signal_handler(signal.SIGINT)  # from here on it ends the process
+        work.interrupt()
+
+    loop.add_signal_handler(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
 
 
 def _open_record(path: Path) -> Any:

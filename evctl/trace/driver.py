@@ -31,6 +31,9 @@ from evctl.trace.verify import Mismatch, Verdict, Verifier, compare
 
 PROGRESS_PERIOD_S = 0.5
 
+REWRITES = ("compact", "rewind")
+"""Marks of requests that drop blocks of the prompt before: the branch's version rises."""
+
 
 class Replay:
     """One replay. Call run() once."""
@@ -68,7 +71,8 @@ class Replay:
         self._verifier = verifier
         self._progress = progress
         self.reuse = ReuseCounter()
-        self.recorder = Recorder(clock, record)
+        # A probe makes KV that no request of the trace made: up to a block more.
+        self.recorder = Recorder(clock, record, slack_tokens=self.content.scaled_tokens)
         self.quota = Quota(options.max_requests, 20 + 5 * options.agents)
         self.exchange = Exchange(
             target,
@@ -80,8 +84,14 @@ class Replay:
             probe_every=options.verify_every,
         )
 
+    def interrupt(self) -> None:
+        """Have run() return soon with what is done: nothing more is sent, what is in flight is
+        dropped, and the target is told that its branches are over."""
+        self.exchange.interrupt()
+
     async def run(self) -> ReplayResult:
-        """Replay to the end. Failed requests are in the result; nothing is raised for them."""
+        """Replay to the end. Failed requests are in the result; nothing is raised for them, except
+        ForGoodError when the target refuses all and answered none."""
         async with self._reporting(), asyncio.TaskGroup() as agents:
             for agent in range(self.options.agents):
                 plan = assignments(self._trace, self.options, agent)
@@ -91,9 +101,14 @@ class Replay:
             seed=self.options.seed,
             scale=str(self.options.scale),
             aborted=self.quota.aborted,
+            interrupted=self.quota.interrupted,
         )
+        if self.quota.refused is not None and not result.done:
+            raise self.quota.refused
         if self.options.verify_every:
-            result = msgspec.structs.replace(result, verdict=await self._verify())
+            verdict = await self._verify()
+            interrupted = self.quota.interrupted
+            result = msgspec.structs.replace(result, verdict=verdict, interrupted=interrupted)
         return result
 
     # ------------------------------------------------------------ agents and branches
@@ -141,6 +156,9 @@ class Replay:
         mismatches: list[Mismatch] = []
         checked, tokens, logprobs, unchecked = 0, 0, 0, self.exchange.lost_probes
         for number, probe in enumerate(probes):
+            if self.quota.interrupted:
+                unchecked += len(probes) - number
+                break
             self._report((number, len(probes)))
             right = await self.exchange.rerun(self._verifier, probe.request)
             if right is None:
@@ -163,7 +181,12 @@ class _Run:
         self._assignment = assignment
         self._conversation = assignment.conversation
         self._session = f"{self._conversation.id}.s{replay.options.seed}.{assignment.instance}"
+        run = replay.options.run
+        self._named = f"{self._session}.{run}" if run else self._session
+        """The session as the target knows it."""
         self._ended = {branch.id: asyncio.Event() for branch in self._conversation.branches}
+        self._open: dict[str, bool] = {}
+        """Branches that the target has heard of, and whether it waits for more of them."""
         self._children: dict[tuple[str, int], list[Branch]] = {}
         self._joins: dict[tuple[str, int], list[Branch]] = {}
         for branch in self._conversation.branches[1:]:
@@ -182,6 +205,10 @@ class _Run:
         replay.recorder.counts["branches"] += 1
         try:
             await self._requests(branch, start, tasks)
+            if self._open.pop(branch.id, False):
+                # Cut short, or its last request failed: nothing else would ever end it there.
+                heard = await replay.exchange.end_branch(self._name(branch.id))
+                replay.recorder.counts["branches_cut" if heard else "branches_left"] += 1
         finally:
             replay.recorder.live_branches.add(-1)
             self._ended[branch.id].set()
@@ -193,7 +220,7 @@ class _Run:
         started = self._spawn(branch, -1, tasks) if start == 0 else set()
         if branch.parent:
             await replay.pause(branch.delay_s)
-        version = sum(request.mark == "compact" for request in branch.requests[:start])
+        version = sum(request.mark in REWRITES for request in branch.requests[:start])
         previous: RequestTokens | None = None
         tokens = branch_tokens(
             replay.content, self._conversation, branch, self._assignment.instance, start
@@ -205,7 +232,7 @@ class _Run:
             pause_s = await replay.pause(step.request.wait_s)
             if not replay.quota.take():
                 return
-            version += step.request.mark == "compact"
+            version += step.request.mark in REWRITES
             headers = self._headers(branch, step, version)
             done = await replay.exchange.send(
                 self._assignment.agent,
@@ -215,6 +242,7 @@ class _Run:
                 pause_s=pause_s,
                 ideal_tokens=self._ideal_tokens(step, previous),
             )
+            self._open[branch.id] = not (done and headers.final)
             previous = step if done else None
             started |= self._spawn(branch, step.index, tasks)
 
@@ -224,6 +252,10 @@ class _Run:
             tasks.create_task(self._branch(child, 0, tasks))
         return {child.id for child in children}
 
+    def _name(self, branch_id: str) -> str:
+        """A branch as the target knows it."""
+        return f"{self._named}/{branch_id}"
+
     def _headers(self, branch: Branch, step: RequestTokens, version: int) -> BranchHeaders:
         op = "continue"
         if step.index == 0 and branch.parent:
@@ -232,9 +264,9 @@ class _Run:
             op = "compact"
         kind = "subagent" if branch.kind == "subagent" else "main"
         return BranchHeaders(
-            branch=f"{self._session}/{branch.id}",
-            session=self._session,
-            parent=f"{self._session}/{branch.parent}" if branch.parent else "",
+            branch=self._name(branch.id),
+            session=self._named,
+            parent=self._name(branch.parent) if branch.parent else "",
             op=op,
             version=version,
             final=step.index == len(branch.requests) - 1,

@@ -10,12 +10,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
 from evctl.core.errors import EvctlError, UnreachableError, UsageError
 from evctl.core.sampling import FinishReason
-from evctl.trace.target import BusyError, Chunk, CompletionRequest, Usage, request_failed
+from evctl.trace.target import (
+    BusyError,
+    Chunk,
+    CompletionRequest,
+    ForGoodError,
+    Usage,
+    request_failed,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -26,6 +34,8 @@ READ_TIMEOUT_S = 600.0
 MAX_EVENT_CHARS = 4 * 2**20
 DEFAULT_RETRY_S = 1.0
 MAX_BODY_CHARS = 500
+FOR_GOOD = frozenset({401, 403, 404})
+"""Statuses that say the same to every request of a replay: key, permission, model or path."""
 
 
 class _Logprobs(msgspec.Struct, frozen=True):
@@ -55,6 +65,15 @@ class _Event(msgspec.Struct, frozen=True):
     choices: list[_Choice] = []
     usage: _Usage | None = None
     error: Any = None
+
+
+class _RefusalDetails(msgspec.Struct, frozen=True):
+    message: str
+    code: str | None = None
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: _RefusalDetails
 
 
 _decoder = msgspec.json.Decoder(_Event)
@@ -116,7 +135,7 @@ class HttpTarget:
                 code="EV-1613",
             ) from error
         if response.status_code != 200:
-            raise _refused(self.url, response.status_code, response.text)
+            raise _refused(self.url, response.status_code, _told(response.content)[0])
         try:
             models = [str(entry["id"]) for entry in response.json()["data"]]
         except (ValueError, KeyError, TypeError) as error:
@@ -138,11 +157,22 @@ class HttpTarget:
                 "POST", "/v1/completions", content=content, headers=headers
             ) as response:
                 if response.status_code != 200:
-                    await _raise_status(request.id, response)
+                    await _raise_status(self.url, request.id, response)
                 async for chunk in _chunks(request.id, response):
                     yield chunk
         except httpx.HTTPError as error:
             raise request_failed(request.id, f"{type(error).__name__}: {error}") from error
+
+    async def end_branch(self, branch: str) -> bool:
+        """See Target."""
+        import httpx
+
+        path = f"/v1/branches/{quote(branch, safe='')}/end"
+        try:
+            response = await self._client.post(path, timeout=CONNECT_TIMEOUT_S)
+        except httpx.HTTPError:
+            return False
+        return response.status_code == 200
 
     def _body(self, request: CompletionRequest) -> dict[str, object]:
         body: dict[str, object] = {
@@ -171,16 +201,40 @@ def _refused(url: str, status: int, text: str) -> EvctlError:
     )
 
 
-async def _raise_status(request_id: str, response: httpx.Response) -> None:
+async def _raise_status(url: str, request_id: str, response: httpx.Response) -> None:
     body = b""
     async for part in response.aiter_bytes():
         body += part
         if len(body) > MAX_BODY_CHARS:
             break
-    text = body[:MAX_BODY_CHARS].decode("utf-8", "replace")
-    if response.status_code == 429:
+    status, (text, code) = response.status_code, _told(body)
+    if status == 429:
         raise BusyError(text, retry_after_s(response.headers))
-    raise request_failed(request_id, f"status {response.status_code}: {text}")
+    if code == "replay_not_allowed":
+        raise ForGoodError(
+            what=f"the cluster behind {url} takes no replay",
+            why=text,
+            next_step="set `allow_replay: true` in the cluster's file and start it anew, or replay"
+            " on the one that is made for it: evctl up clusters/replay.yaml",
+            code="EV-1617",
+        )
+    if status in FOR_GOOD:
+        raise ForGoodError(
+            what=f"{url} refuses the requests of the replay",
+            why=f"status {status}: {text}",
+            next_step="check the URL, the API key and the model: more requests would not help",
+            code="EV-1618",
+        )
+    raise request_failed(request_id, f"status {status}: {text}")
+
+
+def _told(body: bytes) -> tuple[str, str]:
+    """Message and code of an error in OpenAI's form; of anything else, its beginning."""
+    try:
+        error = msgspec.json.decode(body, type=_Refusal).error
+    except (msgspec.DecodeError, ValueError):
+        return body[:MAX_BODY_CHARS].decode("utf-8", "replace"), ""
+    return error.message[:MAX_BODY_CHARS], error.code or ""
 
 
 def retry_after_s(headers: httpx.Headers) -> float:

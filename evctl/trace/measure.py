@@ -101,6 +101,9 @@ class ReplayResult(msgspec.Struct, frozen=True):
     hit_rate, ideal_hit_rate: shares of the prompt tokens of the requests that were answered and
     whose cached tokens are known. unknown_cached: answered requests whose are not.
     changed_outputs: answers whose ids are not the forced ones. aborted: why it ended early.
+    warm_requests: those that found clearly more KV than this replay had made before them: the
+    target was warm, and its hit rate says nothing of this replay. interrupted: by a person; what
+    was in flight then counts nowhere.
     """
 
     agents: int
@@ -133,23 +136,33 @@ class ReplayResult(msgspec.Struct, frozen=True):
     errors: dict[str, int]
     verdict: Verdict | None = None
     aborted: str = ""
+    warm_requests: int = 0
+    interrupted: bool = False
 
     @property
     def ok(self) -> bool:
-        """Nothing failed, every output was the forced one, and no checked token was wrong."""
-        clean = not (self.failed or self.changed_outputs or self.aborted) and self.done > 0
+        """It came to its end, nothing failed, every output was the forced one, and no checked
+        token was wrong."""
+        whole = not (self.failed or self.aborted or self.interrupted) and self.done > 0
+        clean = whole and not self.changed_outputs
         return clean and (self.verdict is None or self.verdict.ok)
 
 
 class Recorder:
-    """Collects records while a replay runs; a few numbers a request stay in memory."""
+    """Collects records while a replay runs; a few numbers a request stay in memory.
+
+    slack_tokens: found KV beyond the ideal that still says nothing of what was there before.
+    """
 
     MAX_ERRORS = 50
     """Distinct reasons of failure that are kept apart."""
 
-    def __init__(self, clock: Clock, file: IO[bytes] | None = None) -> None:
+    def __init__(
+        self, clock: Clock, file: IO[bytes] | None = None, *, slack_tokens: int = 0
+    ) -> None:
         self._clock = clock
         self._file = file
+        self._slack_tokens = slack_tokens
         self._encoder = msgspec.json.Encoder()
         self.start_s = clock()
         self._end_s: float | None = None
@@ -211,6 +224,8 @@ class Recorder:
         self.counts["prompt_tokens"] += record.prompt_tokens
         self.counts["cached_tokens"] += record.cached_tokens
         self.counts["ideal_tokens"] += record.ideal_tokens
+        found_more = record.cached_tokens > record.ideal_tokens + self._slack_tokens
+        self.counts["warm_requests"] += found_more
 
     def progress(self, planned: int | None, verifying: tuple[int, int] | None = None) -> Progress:
         elapsed_s = self.elapsed_s()
@@ -229,7 +244,9 @@ class Recorder:
             verifying=verifying,
         )
 
-    def result(self, *, agents: int, seed: int, scale: str, aborted: str) -> ReplayResult:
+    def result(
+        self, *, agents: int, seed: int, scale: str, aborted: str, interrupted: bool = False
+    ) -> ReplayResult:
         """Closes the measurement: time stands still from here on."""
         self._end_s = self._clock()
         counts = self.counts
@@ -267,6 +284,8 @@ class Recorder:
             conversations=counts["conversations"],
             errors=dict(self.errors),
             aborted=aborted,
+            warm_requests=counts["warm_requests"],
+            interrupted=interrupted,
         )
 
 

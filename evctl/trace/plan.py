@@ -27,7 +27,9 @@ class ReplayOptions(msgspec.Struct, frozen=True):
     start: share of a first conversation's main branch that an agent skips, drawn between the two.
     A pause is recorded * time_scale, at most gap_cap_s (None: no cap). max_requests: stop sending
     after so many; None: until every conversation was played once. verify_every: send a probe
-    after every Nth request (0: none). request_timeout_s: then a request has failed.
+    after every Nth request (0: none). request_timeout_s: then a request has failed. run: goes into
+    the names of branches, for a target remembers those that ended: a replay with the names of an
+    earlier one would be served and count nowhere.
     """
 
     agents: int
@@ -42,6 +44,7 @@ class ReplayOptions(msgspec.Struct, frozen=True):
     vocab: tuple[int, int] = DEFAULT_VOCAB
     retry: RetryPolicy = RetryPolicy()
     request_timeout_s: float = 900.0
+    run: str = ""
 
     def __post_init__(self) -> None:
         checks = [

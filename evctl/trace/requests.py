@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import msgspec
 
 from evctl.core.errors import EvctlError
 from evctl.trace.measure import Clock, Recorder, RequestRecord, text_hash, tokens_hash
 from evctl.trace.plan import RetryPolicy
-from evctl.trace.target import BranchHeaders, BusyError, Chunk, CompletionRequest, Target
+from evctl.trace.target import (
+    BranchHeaders,
+    BusyError,
+    Chunk,
+    CompletionRequest,
+    ForGoodError,
+    Target,
+)
 from evctl.trace.verify import PROBE_TOKENS, Answer, TargetVerifier, Verifier
 
 MAX_REASON_CHARS = 300
 
 
 class Quota:
-    """Whether another request may be sent: a limit, and an end when nothing works any more."""
+    """Whether another request may be sent: a limit, an end when nothing works any more, and one
+    when somebody interrupts. refused: what the target refuses for good, None while it does not."""
 
     def __init__(self, most: int | None, failures: int) -> None:
         self._left = most
         self._failures_left = self._failures = failures
         self._closed = asyncio.Event()
         self.aborted = ""
+        self.interrupted = False
+        self.refused: ForGoodError | None = None
 
     @property
     def closed(self) -> bool:
@@ -44,6 +56,17 @@ class Quota:
         if self._failures_left <= 0 and not self.aborted:
             self.aborted = f"{self._failures} requests in a row failed, the last: {why}"
             self._closed.set()
+
+    def refuse(self, error: ForGoodError) -> None:
+        """No request will ever be taken: end the replay at the first that shows it."""
+        self.refused = self.refused or error
+        self.aborted = self.aborted or error.why
+        self._closed.set()
+
+    def interrupt(self) -> None:
+        """Somebody wants it to end now."""
+        self.interrupted = True
+        self._closed.set()
 
     async def wait_closed(self, timeout_s: float) -> None:
         """Sleep, but not beyond the last request."""
@@ -115,6 +138,14 @@ class Exchange:
         self._sent = 0
         self.probes: list[Probe] = []
         self.lost_probes = 0
+        self._limits: set[asyncio.Timeout] = set()
+
+    def interrupt(self) -> None:
+        """Send nothing more and drop what is in flight, which counts nowhere."""
+        self._quota.interrupt()
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(0.0)
 
     async def send(
         self,
@@ -126,7 +157,10 @@ class Exchange:
         pause_s: float,
         ideal_tokens: int,
     ) -> bool:
-        """Run a request to its end, and its probe if it is its turn; returns whether it is ok."""
+        """Run a request to its end, and its probe if it is its turn; returns whether it is ok.
+
+        One that is dropped by an interrupt is not recorded.
+        """
         branch = request.branch or BranchHeaders(branch=request.id, session="")
         self._sent += 1
         probes = self._probe_every and self._sent % self._probe_every == 0
@@ -137,6 +171,9 @@ class Exchange:
         except asyncio.CancelledError:
             self._recorder.dropped()
             raise
+        if error and self._quota.interrupted:
+            self._recorder.dropped()
+            return False
         whole = heard.first_s is not None and not error
         tpot_s = None
         if whole and heard.tokens > 1 and heard.first_s is not None:
@@ -178,15 +215,18 @@ class Exchange:
         while True:
             heard = _Heard(self._clock)
             try:
-                async with asyncio.timeout(self._timeout_s):
+                async with self._limit():
                     async for chunk in self._target.complete(request):
                         heard.add(chunk)
             except BusyError as busy:
-                if retries >= self._retry.attempts:
+                if retries >= self._retry.attempts or self._quota.interrupted:
                     return heard, retries, f"turned away {retries + 1} times"
                 retries += 1
-                await asyncio.sleep(min(busy.retry_after_s, self._retry.longest_s))
+                await self._wait(busy)
                 continue
+            except ForGoodError as error:
+                self._quota.refuse(error)
+                return heard, retries, error.why[:MAX_REASON_CHARS]
             except TimeoutError:
                 return heard, retries, f"no end after {self._timeout_s:g} s"
             except EvctlError as error:
@@ -194,6 +234,25 @@ class Exchange:
             if heard.tokens != request.max_tokens:
                 return heard, retries, f"{heard.tokens} tokens came, not {request.max_tokens}"
             return heard, retries, ""
+
+    @asynccontextmanager
+    async def _limit(self) -> AsyncIterator[None]:
+        """At most as long as one request may take; an interrupt ends it at once."""
+        async with asyncio.timeout(0 if self._quota.interrupted else self._timeout_s) as limit:
+            self._limits.add(limit)
+            try:
+                yield
+            finally:
+                self._limits.discard(limit)
+
+    async def _wait(self, busy: BusyError) -> None:
+        """Until the target wants to be asked again, or an interrupt."""
+        wait_s = min(busy.retry_after_s, self._retry.longest_s)
+        try:
+            async with self._limit():
+                await asyncio.sleep(wait_s)
+        except TimeoutError:
+            pass
 
     async def _probe(self, request: CompletionRequest, heard: _Heard | None) -> None:
         if heard is None:
@@ -212,6 +271,10 @@ class Exchange:
         else:
             self.probes.append(Probe(request.id, probe, answer))
 
+    async def end_branch(self, branch: str) -> bool:
+        """Tell the target that a branch is over; whether it heard that."""
+        return await self._target.end_branch(branch)
+
     async def rerun(self, verifier: Verifier, request: CompletionRequest) -> Answer | None:
         """The right answer to a probe, None when there is none to be had."""
         return await self._answer(verifier, request)
@@ -220,12 +283,12 @@ class Exchange:
         retries = 0
         while True:
             try:
-                async with asyncio.timeout(self._timeout_s):
+                async with self._limit():
                     return await verifier.rerun(request)
             except BusyError as busy:
-                if retries >= self._retry.attempts:
+                if retries >= self._retry.attempts or self._quota.interrupted:
                     return None
                 retries += 1
-                await asyncio.sleep(min(busy.retry_after_s, self._retry.longest_s))
+                await self._wait(busy)
             except (TimeoutError, EvctlError):
                 return None

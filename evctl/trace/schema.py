@@ -59,9 +59,9 @@ class TraceRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     wait_s: pause before it, from the end of the branch's previous response, of the spawn, or of
     the last sub-agent it waited for. keep: blocks it shares with the branch's previous prompt,
     exactly their longest common prefix; add: runs of ids (first id, length) that follow them.
-    mark: "compact" where the context was rewritten (the branch's version rises), "rewind" where
-    it diverges earlier than at its end. kind: "" is the branch's own kind. service_s: how long
-    the response took where the trace was recorded.
+    mark: "compact" where the context was rewritten, "rewind" where it diverges earlier than at its
+    end; a replay raises the branch's version at both. kind: "" is the branch's own kind.
+    service_s: how long the response took where the trace was recorded.
     """
 
     in_tokens: Tokens

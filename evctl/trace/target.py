@@ -89,6 +89,10 @@ class BusyError(EvctlError):
         self.retry_after_s = retry_after_s
 
 
+class ForGoodError(EvctlError):
+    """The target refuses every request of this kind (401, 403, 404): sending more is no use."""
+
+
 def request_failed(request_id: str, why: str) -> EvctlError:
     """The error of one request that did not end well."""
     return EvctlError(
@@ -105,7 +109,13 @@ class Target(Protocol):
     def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
         """Run one request; closing the iterator early cancels it.
 
-        Raises BusyError before the first chunk when turned away, and EvctlError for every other
-        failure, an answer that breaks off included.
+        Raises BusyError before the first chunk when turned away, ForGoodError when every other
+        request would be refused too, and EvctlError for every other failure, an answer that
+        breaks off included.
         """
+        ...
+
+    async def end_branch(self, branch: str) -> bool:
+        """Say that a branch sends nothing more: its last request was not sent, or not answered.
+        Returns whether the target heard it; a server without branches did not."""
         ...

@@ -78,8 +78,17 @@ ACTIONS = (
         "Hold the split as it is",
         Scope.CLUSTER,
         Danger.DISRUPTIVE,
-        "evctl split set SPLIT",
+        "evctl split hold",
         footer=4,
+    ),
+    Action(
+        "release",
+        ("a",),
+        "release",
+        "Release the split that somebody holds",
+        Scope.CLUSTER,
+        Danger.DISRUPTIVE,
+        "evctl split advise",
     ),
     Action(
         "unlock",

@@ -11,11 +11,19 @@ from evctl.tui.terminal import Terminal, detect
 REMOTE_FPS = "15"
 
 
-def run(source: AdminSource, *, by: str, read_only: bool = False, protected: bool = False) -> None:
+def run(
+    source: AdminSource,
+    *,
+    by: str,
+    read_only: bool = False,
+    protected: bool = False,
+    flag: str = "",
+) -> None:
     """Show the cluster behind `source` until the person leaves.
 
     by: whom the journal names for a change. protected: a change asks for the cluster's name to
-    be typed. Needs a terminal on stdin and stdout; the caller checks that.
+    be typed. flag: ` -c NAME` where a command has to name it. Needs a terminal on stdin and
+    stdout; the caller checks that.
     """
     terminal = detect(os.environ)
     _prepare(terminal)
@@ -28,6 +36,7 @@ def run(source: AdminSource, *, by: str, read_only: bool = False, protected: boo
         terminal=terminal,
         read_only=read_only,
         protected=protected,
+        flag=flag,
         by=by,
     )
     app.run()

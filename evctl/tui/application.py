@@ -14,6 +14,7 @@ from evctl.tui import themes
 from evctl.tui.actions import BY_ID, why_not
 from evctl.tui.live import LiveApp
 from evctl.tui.screens.modals import HelpScreen, NodeScreen, PaletteScreen, UnlockScreen
+from evctl.tui.screens.release import ReleaseScreen
 from evctl.tui.screens.split import SplitScreen
 from evctl.tui.state import PANELS, PERIODS_S, Layout
 from evctl.tui.views.events import scrolled, shown_events
@@ -50,6 +51,9 @@ class TopApp(LiveApp, inherit_bindings=False):
         def done(change: SplitChange | None) -> None:
             if change is None:
                 return
+            if change.unchanged:
+                self.say(f"split {change.after} was held so already: nothing was changed")
+                return
             arrow = themes.look_for(self.ui.theme, self._terminal).glyphs.arrow
             moved = f"{change.before} {arrow} {change.after}"
             self.say(f"split {moved} accepted and held, generation {change.generation}")
@@ -60,6 +64,19 @@ class TopApp(LiveApp, inherit_bindings=False):
         status = self.scene().model.status
         assert status is not None  # action_do refused otherwise
         self.do_split(status.target_split)
+
+    def do_release(self) -> None:
+        status = self.scene().model.status
+        assert status is not None  # action_do refused otherwise
+        if status.mode != "hold":
+            self.say("nobody holds the split", "warn")
+            return
+
+        def done(generation: int | None) -> None:
+            if generation is not None:
+                self.say(f"the split is released, generation {generation}")
+
+        self.push_screen(ReleaseScreen(self._source, self._by, self.scene), done)
 
     def do_unlock(self) -> None:
         if not self.ui.locked:

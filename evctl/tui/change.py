@@ -39,7 +39,8 @@ class Draft(msgspec.Struct, frozen=True):
     """text: as typed. split: what that means, "" for nothing yet; wrong: why it means nothing.
 
     plan: the answer of the plan call for `split`; generation: what it was asked with, and what
-    the write will carry. typed: the cluster's name, where that is asked for.
+    the write will carry. typed: the cluster's name, where that is asked for. hold: the split is
+    the one in force, and only its hold is asked for.
     """
 
     text: str = ""
@@ -51,6 +52,7 @@ class Draft(msgspec.Struct, frozen=True):
     generation: int | None = None
     force: bool = False
     typed: str = ""
+    hold: bool = False
 
 
 def failure_of(error: Exception) -> Failure:
@@ -75,8 +77,9 @@ def resolve(text: str, current: str) -> Split:
 def typed(draft: Draft, text: str, status: ClusterStatus) -> Draft:
     """The draft after its text changed; whatever was planned for another split is dropped."""
     base = msgspec.structs.replace(
-        draft, text=text, split="", wrong="", plan=None, failure=None, generation=None, force=False
-    )
+        draft, text=text, split="", wrong="", plan=None, failure=None, generation=None,
+        force=False, hold=False,
+    )  # fmt: skip
     if not text.strip():
         return base
     try:
@@ -105,9 +108,11 @@ def answered(draft: Draft, answer: SplitChange | Failure) -> Draft:
     return msgspec.structs.replace(draft, plan=answer, failure=None)
 
 
-def cli_line(draft: Draft) -> str:
-    """The command that does the same."""
-    return f"evctl split set {draft.split or 'SPLIT'}" + (" --force" if draft.force else "")
+def cli_line(draft: Draft, flag: str = "") -> str:
+    """The command that does the same. flag: that names the cluster, where it has to be."""
+    if draft.hold:
+        return f"evctl split hold{flag}"
+    return f"evctl split set {draft.split or 'SPLIT'}{flag}" + (" --force" if draft.force else "")
 
 
 def obstacle(draft: Draft, model: Model, now_s: float, protected: bool) -> str:
@@ -122,6 +127,8 @@ def obstacle(draft: Draft, model: Model, now_s: float, protected: bool) -> str:
         return draft.failure.why
     if draft.plan is None:
         return "planning"
+    if draft.plan.refused_until_s is not None and not draft.force:
+        return f"in the cooldown: wait, or {COOLDOWN_HINT}"
     if draft.generation != status.generation:
         who = f" by {status.held_by}" if status.held_by else ""
         return f"generation moved {draft.generation} to {status.generation}{who}: e plans again"

@@ -19,6 +19,7 @@ from evctl.tui.model import Model
 from evctl.tui.nodes_table import NodesTable
 from evctl.tui.screens.modals import HelpScreen, NodeScreen, PaletteScreen, UnlockScreen
 from evctl.tui.screens.overview import OverviewScreen
+from evctl.tui.screens.release import ReleaseScreen
 from evctl.tui.screens.split import SplitScreen
 from evctl.tui.source import AdminSource
 from evctl.tui.state import Notice, Ui, layout_for
@@ -44,6 +45,7 @@ class LiveApp(App[None], inherit_bindings=False):
         terminal: Terminal,
         read_only: bool = False,
         protected: bool = False,
+        flag: str = "",
         by: str,
     ) -> None:
         super().__init__(ansi_color=True if terminal.mono else None)
@@ -59,6 +61,7 @@ class LiveApp(App[None], inherit_bindings=False):
             locked=read_only,
             read_only=read_only,
             protected=protected,
+            flag=flag,
             period_s=terminal.paint_period_s,
             theme="mono" if terminal.mono else "dark",
         )
@@ -100,7 +103,9 @@ class LiveApp(App[None], inherit_bindings=False):
         if not self._laid_out:
             return
         scene = self.scene()
-        modals = HelpScreen | NodeScreen | PaletteScreen | UnlockScreen | SplitScreen
+        modals = (
+            HelpScreen | NodeScreen | PaletteScreen | UnlockScreen | SplitScreen | ReleaseScreen
+        )
         top = self.screen
         # The clock may tick while a screen is being composed or taken down, when only some of its
         # widgets are there; it paints itself when it is done.

@@ -49,3 +49,7 @@ class AdminSource(Protocol):
         (a safety rule; force passes it) or UnreachableError.
         """
         ...
+
+    def set_mode(self, mode: str, *, by: str, reason: str) -> ClusterStatus:
+        """hold the split as it is, or advise: release it. Raises UnreachableError."""
+        ...

@@ -40,11 +40,13 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class Ui(msgspec.Struct, frozen=True):
-    """paused_s: when painting was paused. needle: the filter, "" for none."""
+    """paused_s: when painting was paused. needle: the filter, "" for none. flag: with which a
+    command means this cluster, ` -c NAME` or "" for the default one."""
 
     locked: bool = False
     read_only: bool = False
     protected: bool = False
+    flag: str = ""
     paused_s: float | None = None
     period_s: float = 0.5
     sort: str = "name"

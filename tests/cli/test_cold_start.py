@@ -38,6 +38,9 @@ CASES = [
     ("completion bash", NEVER | LATE),
     ("split set --help", NEVER | LATE),
     ("trace --help", NEVER | LATE),
+    ("kv --help", NEVER | LATE),
+    ("branches --help", NEVER | LATE),
+    ("branch end --help", NEVER | LATE),
     ("top absent", NEVER | LATE),
     ("nonsense", NEVER | LATE),
 ]

@@ -40,10 +40,25 @@ CASES = [
     ("up --split 3P --plan", 2, "EV-1102"),
     ("config validate bad.yaml", 3, "EV-1703"),
     ("up bad.yaml", 3, "EV-1703"),
-    ("up --split 1P1D --plan", 3, "EV-1704"),
+    ("up --split 1P1D --plan", 2, "EV-1103"),
     ("status -c gone", 4, "EV-1401"),
     ("split get -c gone", 4, "EV-1401"),
     ("split set 1P2D -c gone -y", 4, "EV-1401"),
+    ("kv check -c gone", 4, "EV-1401"),
+    ("branches gone", 4, "EV-1401"),
+    ("branch end x -y -c gone", 4, "EV-1401"),
+    ("kv", 0, None),
+    ("kv check", 0, None),
+    ("kv block xyz", 2, "EV-1814"),
+    ("kv block ffffffff", 9, "EV-1355"),
+    ("branches --state asleep", 2, "EV-1801"),
+    ("branches --limit 0", 2, "EV-1801"),
+    ("branch show nobody", 9, "EV-1354"),
+    ("branch tree nobody", 9, "EV-1354"),
+    ("branch end nobody -y", 9, "EV-1354"),
+    ("branch end agent-7/main", 8, "EV-1802"),
+    ("branch end agent-7/main --plan", 0, None),
+    ("branch end agent-7/old", 0, None),
     ("split set 1P2D", 8, "EV-1802"),
     ("split auto", 8, "EV-1804"),
     ("down --purge -y", 8, "EV-1802"),
@@ -109,6 +124,26 @@ def test_conflict_is_7_and_names_the_other_actor(run: Run, fake: FakeAdmin) -> N
 def test_cooldown_is_8(run: Run, fake: FakeAdmin) -> None:
     fake.refuse = 409, body(**{**CONFLICT, "code": "EV-1352", "exit_code": 8})
     assert run("split", "set", "1P2D", "-y").code == 8
+
+
+def test_a_plan_says_until_when_it_would_be_refused(run: Run, fake: FakeAdmin) -> None:
+    fake.refused_until_s = 3 * 3600 + 4 * 60 + 5.0
+    until = "refused until 03:04:05 (cooldown: 120 s after the last move)"
+    assert f"{until}, unless --force" in run("split", "set", "1P2D", "--plan").out
+    assert f"{until}, --force passes that" in run("split", "set", "1P2D", "--plan", "--force").out
+    ran = run("split", "set", "1P2D")
+    assert ran.code == 8
+    assert until in ran.err, "before anybody is asked for a yes"
+    assert not any(asked["plan"] is False for _, asked in fake.calls)
+    assert run("split", "set", "1P2D", "-y", "--force").code == 0
+    assert run("explain", "cooldown").code == 0
+
+
+def test_a_split_that_is_so_already_is_said_so(run: Run, fake: FakeAdmin) -> None:
+    fake.unchanged = True
+    ran = run("split", "set", "2P1D")
+    assert ran.code == 0
+    assert ran.out == "2P1D is held already: nothing to change\n"
 
 
 def test_a_bug_is_1_with_its_traceback_in_a_file(

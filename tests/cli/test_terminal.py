@@ -117,7 +117,9 @@ def test_completion_knows_commands_clusters_and_nodes(fake: FakeAdmin) -> None:
     assert set(complete("evctl split ")) >= {"get", "set", "history"}
     assert complete("evctl status lo") == ["local"]
     assert complete("evctl logs ") == ["control", "n1", "n2", "n3"]
-    assert complete("evctl explain EV-135") == ["EV-1351", "EV-1352", "EV-1353"]
+    assert complete("evctl branch show agent-7/t") == ["agent-7/try"]
+    assert complete("evctl branches --state ") == ["live", "suspect"]
+    assert complete("evctl explain EV-132") == ["EV-1321", "EV-1322"]
 
 
 class _Terminal(io.StringIO):

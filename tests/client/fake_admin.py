@@ -105,6 +105,8 @@ class FakeAdmin:
         self.streams: list[Frames] = []
         self.hold = True
         self.refuse: tuple[int, bytes] | None = None
+        self.unchanged = False
+        self.refused_until_s: float | None = None
         self.delay_s = 0.0
         self.calls: list[tuple[str, Any]] = []
         self.kv = FakeKv()
@@ -185,7 +187,10 @@ class FakeAdmin:
             after=asked["split"],
             moves=moves,
             generation=self.status.generation + (not asked["plan"]),
-            applied=not asked["plan"],
+            applied=not asked["plan"] and not self.unchanged,
+            unchanged=self.unchanged,
+            refused_until_s=self.refused_until_s if asked["plan"] else None,
+            cooldown_s=120.0,
         )
         return Response(msgspec.json.encode(change))
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
+import httpx
 import msgspec
 import pytest
 
 from evctl.client import AdminClient, Stale
+from evctl.client.admin import segment
 from evctl.core.errors import (
     ConflictError,
     EvctlError,
+    NotFoundError,
     RefusedError,
     UnreachableError,
     UsageError,
 )
 from evctl.core.status import EventRecord, WatchFrame
 from tests.client.fake_admin import FakeAdmin, body, status
+from tests.client.fake_kv import KEY
 
 
 @pytest.fixture
@@ -188,3 +193,37 @@ def test_unknown_fields_of_a_newer_control_plane_are_ignored() -> None:
 
     text = msgspec.json.encode({**msgspec.to_builtins(snapshot()), "new": 1})
     assert decoded(text, WatchFrame, "watch") == snapshot()
+
+
+def test_branches_and_blocks_are_typed(fake: FakeAdmin, client: AdminClient) -> None:
+    assert client.kv_check() == fake.kv.check
+    assert client.kv_summary() == fake.kv.summary
+    assert client.kv_block(KEY[:9]) == fake.kv.block
+    page = client.branches(tenant="default", sort="blocks", limit=2)
+    assert page.next is not None
+    rest = client.branches(tenant="default", sort="blocks", after=page.next)
+    assert sorted((*page.branches, *rest.branches), key=lambda r: r.branch) == fake.kv.rows
+    assert [what for _, what in fake.kv.calls][1] == {
+        "tenant": "default",
+        "sort": "blocks",
+        "limit": "100",
+        "after_figure": str(page.next.figure),
+        "after_tenant": "default",
+        "after_branch": page.next.branch,
+    }
+    assert client.branch("default", "agent-7/main").row == fake.kv.rows[0]
+    assert client.branch_tree("default", "agent-7/main").rows[1].row == fake.kv.rows[0]
+    assert client.end_branch("default", "agent-7/try", by="ada", reason="r").applied
+    assert fake.kv.calls[-1] == ("end", ("agent-7/try", {"by": "ada", "reason": "r"}))
+    with pytest.raises(NotFoundError) as caught:
+        client.branch("default", "nobody")
+    assert caught.value.code == "EV-1354"
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".", "%2F", "a%", "?x#y", "é 漢", "a//b/"])
+def test_a_name_is_one_segment_of_a_path(name: str) -> None:
+    path = segment(name)
+    assert unquote(path) == name
+    assert not set(path) & set("/?#. ")
+    url = httpx.URL(f"http://evctl/{path}/end")
+    assert url.raw_path == f"/{path}/end".encode()

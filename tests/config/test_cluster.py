@@ -7,14 +7,9 @@ from pathlib import Path
 import pytest
 
 from evctl.config.cluster import KNOWN_MODELS, ClusterConfig
-from evctl.config.loading import (
-    find_cluster_file,
-    load_cluster,
-    packaged_clusters,
-    read_resolved,
-)
+from evctl.config.loading import find_cluster_file, load_cluster, read_resolved
 from evctl.config.marked_yaml import InvalidConfigError
-from evctl.config.paths import cluster_dir
+from evctl.config.paths import cluster_dir, packaged_clusters
 from evctl.core.errors import ConfigError, EvctlError, NotFoundError, UsageError
 from evengine.models.registry import model_names
 from tests.conftest import ROOT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -96,10 +97,39 @@ async def test_a_split_is_planned_set_and_held(office: Office) -> None:
     assert (refused.value.code, refused.value.exit_code) == ("EV-1352", 8)
     again = await office.ask(lambda: client.set_split("1P2D", by="bob"))
     assert again.moves == (), "what moves nothing needs no cooldown"
+    planned = await office.ask(lambda: client.set_split("2P1D", by="bob", plan=True))
+    assert planned.cooldown_s == 120.0
+    assert planned.refused_until_s is not None, "a plan says what would refuse it"
+    assert 60 < planned.refused_until_s - time.time() <= 120
     forced = await office.ask(lambda: client.set_split("2P1D", by="bob", force=True))
-    assert forced.generation == 3
+    assert (forced.generation, forced.refused_until_s) == (3, None)
+    events = await office.ask(lambda: client.events(since=0, limit=1000))
+    last = next(event for event in reversed(events) if event.write is not None)
+    assert last.write is not None
+    assert last.write.forced
+    assert last.what.endswith("(hold, generation 3, forced within the cooldown)")
     status = await office.ask(lambda: client.set_mode("advise", by="bob"))
     assert (status.mode, status.held_by) == ("advise", "")
+
+
+async def test_what_is_so_already_is_not_written_again(office: Office) -> None:
+    client = office.client
+    first = await office.ask(lambda: client.set_split("2P1D", by="ann", reason="load"))
+    assert (first.applied, first.unchanged) == (True, False), "advise became hold"
+    for plan in (True, False):
+        again = await office.ask(
+            lambda plan=plan: client.set_split("2P1D", by="bob", reason="load", plan=plan)
+        )
+        assert (again.applied, again.unchanged, again.generation) == (False, True, 1)
+    status = await office.ask(lambda: client.set_mode("hold", by="bob", reason="load"))
+    assert (status.generation, status.held_by) == (1, "ann")
+    other = await office.ask(lambda: client.set_split("2P1D", by="bob", reason="tests"))
+    assert (other.applied, other.generation) == (True, 2), "another reason is news"
+    for _ in range(2):
+        status = await office.ask(lambda: client.set_mode("advise", by="bob"))
+    assert status.generation == 3
+    events = await office.ask(lambda: client.events(since=0, limit=1000))
+    assert sum(event.write is not None for event in events) == 3
 
 
 async def test_the_event_log_says_who_wrote_and_why_also_in_a_later_life(office: Office) -> None:

@@ -2,55 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from evctl.control.audit import Audit
-from evctl.control.branch_list import Wanted
 from evctl.core.branches import BranchSignal
-from evctl.core.errors import EvctlError, NotFoundError, UsageError
-from evctl.core.kv_status import BranchName, BranchPage, BranchPlace
+from evctl.core.errors import NotFoundError, UsageError
+from evctl.core.kv_status import BranchName, BranchPlace
+from evctl.core.split import Phase
 from evctl.policy.directory import views
-from tests.control.agents import Agents, chain
-from tests.control.state import until
-from tests.control.test_admin import Office
+from tests.control.agents import ROOT, chain
+from tests.control.study import Study
 
 pytestmark = pytest.mark.slow
 
 ODD = ("a/b", "a/b/tree", "a%2Fb", "%", "..", ".", "x?y=1#z", "é 漢", "end", "+&;", "\\")
 """Ids that a path could be mistaken about."""
-
-
-class Study(Office):
-    """An office whose control plane has seen a small family of branches."""
-
-    agents: Agents
-
-    async def open(self) -> None:
-        await super().open()
-        self.agents = Agents(self.plane)
-
-    def family(self) -> None:
-        serve = self.agents.serve
-        serve("main", "abcdef")
-        serve("fork", "abcdxy", parent="main", op="fork")
-        serve("sub", "pq", parent="main", op="spawn", kind="subagent")
-        serve("sub2", "pqr", parent="sub", op="spawn", kind="subagent")
-        serve("main", "abcdefgh")
-        serve("main", "abcdefgh", tenant="zeta")
-        serve("other", "k")
-
-    async def page(self, **wanted: object) -> BranchPage:
-        return await self.ask(lambda: self.client.branches(**wanted))  # type: ignore[arg-type]
-
-    async def names(self, **wanted: object) -> list[str]:
-        return [row.branch for row in (await self.page(**wanted)).branches]
 
 
 @pytest_asyncio.fixture
@@ -279,6 +248,32 @@ async def test_an_ambiguous_beginning_lists_the_keys(study: Study) -> None:
     assert (await study.ask(lambda: study.client.kv_block("ab" * 4 + "02"))).position == 2
 
 
+async def test_references_are_counted_where_the_block_is_held(study: Study) -> None:
+    prefill, _ = study.agents.serve("b", "abcd")
+    other = next(name for name in study.settings.nodes if name != prefill)
+    directory, longer = study.plane.state.directory, b"".join(chain("abcdef"))
+    directory.arrive("q", "default", ROOT, longer, study.plane.clock(), BranchSignal("b"))
+    directory.place("q", Phase.PREFILL, other)
+    directory.stored(other, directory.nodes[other].boot_id, 2, ROOT, longer, "q")
+    held = {}
+    for text in ("abc", "abcd", "abcde", "abcdef"):
+        found = await study.ask(lambda: study.client.kv_block(chain(text)[-1].hex()))  # noqa: B023
+        held[text] = {copy.node: copy.by_phase["P"] for copy in found.copies}
+    assert [held[text].get(prefill, 0) for text in held] == [1, 1, 0, 0]
+    assert [held[text][other] for text in held] == [0, 0, 1, 1]
+
+
+async def test_a_key_is_not_found_across_two_others(study: Study) -> None:
+    directory = study.plane.state.directory
+    directory.add_root(bytes(16))
+    keys = bytes(12) + b"\xab" * 4 + b"\xcd" * 16
+    directory.stored("n1", directory.nodes["n1"].boot_id, 2, bytes(16), keys)
+    for wanted in ("ab" * 4, "ab" * 4 + "cd" * 12):
+        with pytest.raises(NotFoundError):
+            await study.ask(lambda: study.client.kv_block(wanted))  # noqa: B023
+    assert (await study.ask(lambda: study.client.kv_block("cd" * 4))).position == 2
+
+
 async def test_a_copy_leaves_tier_by_tier(study: Study) -> None:
     prefill, _ = study.agents.serve("b", "abc")
     key = chain("abc")[-1].hex()
@@ -298,195 +293,3 @@ async def test_a_copy_leaves_tier_by_tier(study: Study) -> None:
 async def test_a_key_that_is_none(study: Study, key: str) -> None:
     with pytest.raises(UsageError):
         await study.ask(lambda: study.client.kv_block(key))
-
-
-# ----------------------------------------------------------------- summary, status, metrics
-
-
-async def test_the_summary_adds_up(study: Study) -> None:
-    study.family()
-    study.plane.end_branch("default", "other", by="ann", reason="")
-    study.agents.arrive("asked", "ab")
-    study.plane.branch_signal("default", BranchSignal("other"), "end")
-    found = await study.ask(study.client.kv_summary)
-    want = views.summary(study.plane.state.directory)
-    status = found.status
-    assert (status.live, status.suspect, status.ended) == (want.live, want.suspect, want.ended)
-    assert (status.live, status.ended) == (6, 1)
-    assert (status.copies, status.tree_blocks, found.runs) == (
-        want.copies,
-        want.blocks,
-        want.runs,
-    )
-    assert {n.node: n.classes for n in found.nodes} == want.classes
-    assert {n.node: (n.l1, n.l2) for n in found.nodes} == want.tiers
-    assert found.requests == 1
-    assert found.tallies["ended_branch"] == 1
-
-
-async def test_copies_are_counted_by_references(study: Study) -> None:
-    for number in range(12):
-        study.agents.serve(f"b{number}", "ab" + "cdefghijklmn"[number])
-    study.plane.end_branch("default", "b0", by="ann", reason="")
-    await asyncio.sleep(0.45)  # the least interval between two counts
-    status = (await study.ask(study.client.status)).kv
-    assert status is not None
-    counted = dict.fromkeys(range(6), 0)
-    directory = study.plane.state.directory
-    for references, copies in views.reference_histogram(directory).items():
-        bucket = references if references < 3 else 3 if references < 5 else 4 + (references > 8)
-        counted[bucket] += copies
-    assert status.references == tuple(counted.values())
-    assert sum(status.references) == status.copies
-    assert status.references[0] > 0
-    assert sum(status.references[3:]) > 0, "blocks that several branches need"
-
-
-async def test_status_says_how_much_of_a_node_is_referenced(study: Study) -> None:
-    prefill, decode = study.agents.serve("keep", "abc")
-    study.agents.serve("drop", "xyz")
-    study.plane.end_branch("default", "drop", by="ann", reason="")
-    nodes = {node.name: node for node in (await study.ask(study.client.status)).nodes}
-    for node in nodes.values():
-        classes = study.plane.state.directory.nodes[node.name].classes
-        assert node.blocks == sum(classes)
-        if not node.blocks:
-            assert node.referenced is None
-        else:
-            assert node.referenced == pytest.approx(1 - classes[0] / sum(classes))
-    assert nodes[decode].referenced == pytest.approx(0.5)
-    assert nodes[prefill].referenced in (0.5, 1.0)
-
-
-async def test_metrics_of_the_directory(study: Study) -> None:
-    prefill, _ = study.agents.serve("b", "abc")
-    study.agents.serve("c", "ab")
-    study.plane.end_branch("default", "c", by="ann", reason="")
-    study.plane.branch_signal("default", BranchSignal("c"), "end")
-    text = (await study.http.get("/metrics")).text
-    for line in (
-        'evctl_branches{state="live"} 1.0',
-        'evctl_branches{state="suspect"} 0.0',
-        'evctl_branches{state="ended"} 1.0',
-        f'evctl_node_kv_copies{{class="live",node="{prefill}"}} 3.0',
-        f'evctl_node_kv_blocks{{node="{prefill}",tier="l2"}} 3.0',
-        "evctl_kv_tree_blocks 3.0",
-        'evctl_directory_events_total{what="ended_branch"} 1.0',
-    ):
-        assert line in text, text
-    assert "directory_ended_branch" not in text, "told once"
-    assert re.search(r'evctl_kv_copies\{references="9\+"\} \d', text)
-    for name in re.findall(r"^# TYPE (\S+)", text, re.M):
-        assert re.fullmatch(r"evctl_[a-z0-9_]+", name)
-
-
-# ------------------------------------------------------------------------------- the audit
-
-
-async def test_an_audit_finds_nothing_wrong_with_a_sound_directory(study: Study) -> None:
-    study.family()
-    found = await study.ask(study.client.kv_check)
-    assert (found.clean, found.problems, found.found) == (True, (), 0)
-    assert (found.branches, found.requests) == (6, 0)
-    assert found.copies == views.summary(study.plane.state.directory).copies
-
-
-async def test_an_audit_names_a_count_that_is_wrong(study: Study) -> None:
-    study.family()
-    node = study.plane.state.directory.nodes["n1"]
-    node.classes[0] += 1
-    found = await study.ask(study.client.kv_check)
-    assert not found.clean
-    assert any("n1" in problem and "classes" in problem for problem in found.problems)
-
-
-async def test_a_large_audit_is_done_beside_the_loop(study: Study) -> None:
-    study.family()
-    audit = Audit(study.plane.state, small=0)
-    here = await Audit(study.plane.state).run()
-    apart = await audit.run()
-    assert (apart.problems, apart.branches, apart.copies, apart.blocks) == (
-        here.problems,
-        here.branches,
-        here.copies,
-        here.blocks,
-    )
-    assert apart.paused_s < apart.seconds
-    study.plane.state.directory.nodes["n2"].classes[1] += 5
-    broken = await audit.run()
-    assert broken.problems == (await Audit(study.plane.state).run()).problems
-    assert broken.problems
-    # What the copy of the process found out stays there: this one was not touched, and is whole.
-    study.plane.state.directory.nodes["n2"].classes[1] -= 5
-    assert (await audit.run()).clean
-    assert (await study.ask(study.client.status)).cluster == "test"
-
-
-async def test_audits_that_come_together_are_all_answered(study: Study) -> None:
-    study.family()
-    audit = Audit(study.plane.state, small=0)
-    found = await asyncio.gather(*(audit.run() for _ in range(3)))
-    assert all(each.clean for each in found)
-
-
-async def test_an_audit_that_dies_says_so(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("evctl.control.audit._checked", die)
-    with pytest.raises(EvctlError) as caught:
-        await Audit(study.plane.state, small=-1).run()
-    assert caught.value.code == "EV-1357"
-
-
-# ------------------------------------------------------------------------------------ size
-
-
-async def test_no_question_holds_up_the_loop(study: Study) -> None:
-    for number in range(3000):
-        parent = "s0" if number else ""
-        study.agents.serve(f"s{number}", "ab" + chr(200 + number % 800), parent=parent)
-    plane = study.plane
-    worst_s, done = 0.0, False
-
-    async def beat() -> None:
-        nonlocal worst_s
-        while not done:
-            before_s = time.process_time()
-            await asyncio.sleep(0)
-            # Of this process, so that another one on the machine does not fail the test.
-            worst_s = max(worst_s, time.process_time() - before_s)
-
-    beating = asyncio.create_task(beat())
-    key = chain("ab")[-1].hex()
-    block = await plane.kv.blocks.find(key[:8])
-    page = await plane.kv.branches.page(Wanted("default", sort="blocks", limit=10))
-    tree = await plane.kv.branches.tree("default", "s0")
-    detail = await plane.kv.branches.detail("default", "s0")
-    done = True
-    await beating
-    assert (block.branches_total, len(block.branches)) == (3000, 1000)
-    assert (page.matching, len(page.branches)) == (3000, 10)
-    assert tree is not None
-    assert (len(tree.rows), tree.left_out) == (1000, 2000)
-    assert detail is not None
-    assert (len(detail.children), detail.children_total) == (1000, 2999)
-    assert worst_s < 0.05
-
-
-async def test_references_of_a_large_tree_are_counted_in_the_background(study: Study) -> None:
-    for number in range(600):
-        study.agents.serve(f"s{number}", chr(200 + number) + "ab")
-    references = study.plane.kv.references
-    first = references.buckets()
-    await until(lambda: references._task is None, 20, "the count to end")
-    counted = references.buckets()
-    assert sum(counted) == sum(sum(n.classes) for n in study.plane.state.directory.nodes.values())
-    assert counted[0] == 0
-    assert first in ((), counted)
-    # It does not count again at once, whoever asks.
-    study.plane.end_branch("default", "s0", by="ann", reason="")
-    assert references.buckets() == counted
-    await asyncio.sleep(0.5 + references.cost_s / 0.05)
-    references.buckets()
-    await until(lambda: references.buckets()[0] > 0, 20, "the end to be seen")

@@ -121,6 +121,26 @@ async def test_tokens_of_both_nodes_come_out_in_order_without_repeats(stage: Sta
     assert status.prefill.wait_p50_s is not None
 
 
+async def test_a_node_queues_what_waits_there_now(stage: Stage) -> None:
+    def queues() -> tuple[dict[str, int], int]:
+        status = stage.plane.status()
+        assert sum(n.queue for n in status.nodes) == status.prefill.waiting + status.decode.waiting
+        return {node.name: node.queue for node in status.nodes}, status.decode.waiting
+
+    await stage.join("n1", "n2", "n3")
+    for number in range(4):
+        stage.submit(f"r{number}")
+        first, start = await stage.sent(f"r{number}")
+        assert start.decode_node == "n3"
+    assert queues() == ({"n1": 2, "n2": 2, "n3": 0}, 0), "n3 has nothing to do yet"
+    first.fact(PrefillStarted("r3", 0, 40))
+    await until(lambda: sum(queues()[0].values()) == 3, 5, "r3 to begin")
+    first.fact(FirstToken("r3", 40))
+    await until(lambda: queues() == ({"n1": 2, "n2": 1, "n3": 1}, 1), 5, "r3 to wait for n3")
+    first.fact(TransferDone("r3", "n3", 1, 1, 0))
+    await until(lambda: queues() == ({"n1": 2, "n2": 1, "n3": 0}, 0), 5, "r3 to decode")
+
+
 async def test_tokens_of_other_nodes_and_of_earlier_lives_are_ignored(stage: Stage) -> None:
     await stage.join("n1", "n2", "n3")
     output = stage.submit("r1")

@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from evctl.gateway import schema
+from evctl.gateway.schema import ChatBody, CompletionBody
 from tests.gateway.conftest import chat, completion, served
 from tests.gateway.front_door import CONTEXT_TOKENS, FakeFrontDoor
 
@@ -74,6 +76,15 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"stream_options": []}, "stream_options"),
     ({"logit_bias": {"5": 1}}, "logit_bias"),
     ({"frequency_penalty": 0.5}, "frequency_penalty"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+    ({"response_format": "text"}, "response_format"),
+    ({"store": True}, "store"),
+    ({"top_k": 40}, "top_k"),
+    ({"repetition_penalty": 1.1}, "repetition_penalty"),
+    ({"stop_token_ids": [1]}, "stop_token_ids"),
+    ({"guided_json": {}}, "guided_json"),
+    ({"structured_outputs": {}}, "structured_outputs"),
     ({"model": 5}, "model"),
     ({"branch": {"id": "b" * 10_000}}, "branch.id"),
     ({"branch": {"id": ""}}, "branch.id"),
@@ -104,11 +115,38 @@ COMPLETION_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": {}}, "prompt"),
     ({"prompt": None}, "prompt"),
 ]
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+HARMLESS: list[dict[str, Any]] = [
+    {
+        "response_format": {"type": "text"},
+        "store": False,
+        "top_k": -1,
+        "min_p": 0,
+        "min_tokens": 0,
+    },
+    {"repetition_penalty": 1.0, "stop_token_ids": [], "modalities": ["text"], "functions": []},
+    {"tools": [], "tool_choice": "auto"},
+    {"tools": TOOLS, "tool_choice": "none", "parallel_tool_calls": False},
+    {"user": "u", "safety_identifier": "s", "metadata": {"a": "b"}, "service_tier": "auto"},
+    {"prediction": {"type": "content", "content": "x"}, "prompt_cache_key": "k"},
+    {"stream_options": {"include_obfuscation": True}},
+]
 CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"max_completion_tokens": -1}, "max_completion_tokens"),
     ({"logprobs": 1}, "logprobs"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"tools": TOOLS}, "tools"),
+    ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"function_call": "auto"}, "function_call"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"messages": [{"role": "assistant", "tool_calls": TOOLS}]}, "messages[0].tool_calls"),
+    (
+        {"messages": [{"role": "assistant", "function_call": {"name": "f"}}]},
+        "messages[0].function_call",
+    ),
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
     ({"messages": [{"content": "x"}]}, "messages[0].role"),
@@ -128,6 +166,26 @@ async def test_bad_fields(client: httpx.AsyncClient, subtests: pytest.Subtests) 
     for path, good, (fields, param) in cases:
         with subtests.test(path=path, fields=str(fields)[:80]):
             assert_error(await client.post(path, json=good | fields), 400, param=param)
+
+
+async def test_fields_without_effect_change_no_prompt(
+    client: httpx.AsyncClient, front_door: FakeFrontDoor, subtests: pytest.Subtests
+) -> None:
+    assert (await client.post(CHAT, json=chat())).status_code == 200
+    for fields in HARMLESS:
+        with subtests.test(fields=str(fields)):
+            assert (await client.post(CHAT, json=chat() | fields)).status_code == 200
+            assert front_door.requests[-1].prompt == front_door.requests[0].prompt
+
+
+async def test_every_field_that_is_known_is_told(subtests: pytest.Subtests) -> None:
+    """The table in the module says what becomes of each."""
+    for kind in (ChatBody, CompletionBody):
+        for field in kind.__struct_fields__:
+            if field.startswith("evctl_") or field in ("ignore_eos", "return_token_ids", "branch"):
+                continue  # ours, told in app.py
+            with subtests.test(field=field):
+                assert field in (schema.__doc__ or "")
 
 
 async def test_several_prompts_are_said_to_be_too_many(client: httpx.AsyncClient) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
+from evctl.control.frontdoor import OverloadedError
 from evctl.core.branches import BranchSignal
 from evctl.core.errors import NotFoundError
-from evctl.core.kv_status import BranchRow
+from evctl.core.kv_status import BranchPage, BranchRow
 from tests.gateway.conftest import chat, completion, served
 from tests.gateway.front_door import FakeFrontDoor
 
@@ -172,6 +173,8 @@ async def test_branches_are_listed_a_page_at_a_time(
         after = page["last_id"]
         assert page["has_more"] == (len(seen) < 5)
     assert seen == [f"b{i}" for i in range(5)]
+    whole = (await client.get("/v1/branches?limit=5")).json()
+    assert (len(whole["data"]), whole["has_more"]) == (5, False)
     end = (await client.get("/v1/branches", params={"after": "b4"})).json()
     assert (end["data"], end["has_more"], end["last_id"]) == ([], False, None)
 
@@ -222,3 +225,14 @@ async def test_a_page_that_cannot_be(client: httpx.AsyncClient, query: str) -> N
     assert answer.json()["error"]["param"] == "limit"
     long = await client.get("/v1/branches", params={"after": "x" * 257})
     assert (long.status_code, long.json()["error"]["param"]) == (400, "after")
+
+
+async def test_too_many_questions_are_turned_away(
+    client: httpx.AsyncClient, front_door: FakeFrontDoor
+) -> None:
+    async def busy(tenant: str, *, after: str, limit: int) -> BranchPage:
+        raise OverloadedError("too many ask", 1.0)
+
+    front_door.branches = busy  # type: ignore[method-assign]
+    answer = await client.get("/v1/branches")
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")

@@ -119,7 +119,7 @@ async def test_message_forms(client: httpx.AsyncClient, front_door: FakeFrontDoo
             "role": "user",
             "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
         },
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"}]},
+        {"role": "assistant", "content": None, "tool_calls": [], "refusal": None},
         {"role": "tool", "content": "done", "tool_call_id": "1"},
     ]
     await post(client, CHAT, {"model": "bytes", "messages": messages, "unknown_field": {"a": 1}})

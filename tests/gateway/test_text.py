@@ -71,6 +71,16 @@ def test_any_content_yields_only_the_special_tokens_of_the_template(
     assert ids == [*want, START, *b"assistant\n"]
 
 
+def test_a_template_is_asked_what_it_reads() -> None:
+    plain = ChatTemplate("{% for m in messages %}{{ m['content'] }} tools{% endfor %}")
+    assert not plain.reads("tools"), "text is no reading"
+    able = ChatTemplate(
+        "{% if tools is defined %}{{ tools | tojson }}{% endif %}"
+        "{% for m in messages %}{{ m['tool_calls'] }}{{ m.function_call }}{% endfor %}"
+    )
+    assert all(able.reads(name) for name in ("tools", "tool_calls", "function_call"))
+
+
 def test_names_and_tools_are_marked_too(tmp_path: Path) -> None:
     byte_model(tmp_path)
     (tmp_path / "chat_template.jinja").write_text(

@@ -101,7 +101,7 @@ def control(arguments: list[str]) -> int:
         "boot_id": "b",
         "epoch": epoch,
         "control_endpoint": "tcp://127.0.0.1:1",
-        "gateway": "http://127.0.0.1:2",
+        "gateway": f"http://127.0.0.1:{gateway_port(directory)}",
         "admin": str(socket_path),
     }
     draft = directory / ".control.json"
@@ -110,6 +110,14 @@ def control(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server.serve_forever(poll_interval=0.02)
     return 0
+
+
+def gateway_port(directory: Path) -> int:
+    """The one of the file control.port, as if the wanted one were taken; else the wanted one."""
+    other = directory / "control.port"
+    if other.exists():
+        return int(other.read_text())
+    return int(json.loads((directory / "cluster.json").read_text())["gateway"]["port"])
 
 
 def status(directory: Path, epoch: int) -> ClusterStatus:

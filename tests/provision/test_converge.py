@@ -129,7 +129,7 @@ def test_a_changed_config_restarts_what_it_concerns(cluster: Cluster) -> None:
     wanted = config(l1_tokens=8192)
     changes = plan_up(wanted, cluster.driver.observe(wanted))
     assert [(c.action, c.unit, c.disruptive) for c in changes] == [
-        ("create", "files", False),
+        ("update", "files", False),
         ("restart", "n1", True),
         ("restart", "n2", True),
         ("restart", "n3", True),

@@ -57,6 +57,9 @@ class FakeServer:
         self.corrupt: Callable[[Seen], str] = lambda _: ""
         self.api_key = ""
         self.url = ""
+        self.ends: list[str] = []
+        """Branches that were ended without a request."""
+        self.knows_branches = True
         self._events = itertools.count()
         self._blocks: set[tuple[int, ...]] = set()
 
@@ -65,6 +68,7 @@ class FakeServer:
             routes=[
                 Route("/v1/models", self._models),
                 Route("/v1/completions", self._completions, methods=["POST"]),
+                Route("/v1/branches/{branch:path}/end", self._end, methods=["POST"]),
             ]
         )
 
@@ -97,6 +101,12 @@ class FakeServer:
         if self.api_key and request.headers.get("authorization") != f"Bearer {self.api_key}":
             return JSONResponse({"error": {"message": "wrong key"}}, 401)
         return JSONResponse({"object": "list", "data": [{"id": "fake-model"}]})
+
+    async def _end(self, request: Request) -> Response:
+        if not self.knows_branches:
+            return JSONResponse({"error": {"message": "no such path"}}, 404)
+        self.ends.append(request.path_params["branch"])
+        return JSONResponse({"object": "branch.signal", "applied": True})
 
     async def _completions(self, request: Request) -> Response:
         seen = Seen(dict(request.headers), json.loads(await request.body()), next(self._events))

@@ -84,8 +84,8 @@ async def test_every_request_is_played_as_recorded(tmp_path: Path) -> None:
 
 
 async def test_headers() -> None:
-    prompts = [([1, 2], 0, 9), ([1, 2, 3, 4, 5], 0, 9), ([7], 0, 9), ([7, 8], 0, 9)]
-    main = branch("main", prompts, marks={2: "compact"})
+    prompts = [(ids, 0, 9) for ids in ([1, 2], [1, 2, 3, 4, 5], [7], [7, 8], [7, 9])]
+    main = branch("main", prompts, marks={2: "compact", 4: "rewind"})
     child = growing("a1", 2, 50, kind="subagent", parent="main", after=0, join=1)
     fork = growing("f1", 1, 90, kind="fork", parent="main", after=1, join=3)
     async with FakeServer().running() as server:
@@ -97,17 +97,18 @@ async def test_headers() -> None:
     def values(name: str, header: str) -> list[str | None]:
         return [seen.headers.get(f"x-branch-{header}") for seen in sent[f"{root}/{name}"]]
 
-    assert values("main", "op") == ["continue", "continue", "compact", "continue"]
-    assert values("main", "version") == ["0", "0", "1", "1"]
-    assert values("main", "final") == [None, None, None, "true"]
-    assert values("main", "kind") == ["main"] * 4
-    assert values("main", "parent") == [None] * 4
+    assert values("main", "op") == ["continue", "continue", "compact", "continue", "continue"]
+    assert values("main", "version") == ["0", "0", "1", "1", "2"]
+    assert values("main", "final") == [None, None, None, None, "true"]
+    assert values("main", "kind") == ["main"] * 5
+    assert values("main", "parent") == [None] * 5
     assert values("a1", "op") == ["spawn", "continue"]
     assert values("a1", "kind") == ["subagent"] * 2
     assert values("a1", "parent") == [f"{root}/main"] * 2
     assert values("a1", "final") == [None, "true"]
     assert values("f1", "op") == ["fork"]
     assert {s.headers["x-branch-session"] for s in server.seen} == {root}
+    assert server.ends == [], "final requests end them"
 
 
 async def test_order_within_branches_and_joins() -> None:

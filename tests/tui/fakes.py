@@ -132,6 +132,8 @@ class FakeSource:
     def __init__(self, status: ClusterStatus | None = None) -> None:
         self.status_now = status or cluster()
         self.calls: list[tuple[str, bool, bool, int | None]] = []
+        self.modes: list[tuple[str, str]] = []
+        self.refused_until_s: float | None = None
         self.streams = 0
         self.events_now: list[EventRecord] = []
         self.errors: list[Exception] = []
@@ -189,7 +191,17 @@ class FakeSource:
         self.calls.append((split, plan, force, generation))
         if self.errors:
             raise self.errors.pop(0)
-        return change_of(self.status_now, split, generation, plan=plan)
+        change = change_of(self.status_now, split, generation, plan=plan)
+        if plan and self.refused_until_s is not None:
+            return replace(change, refused_until_s=self.refused_until_s, cooldown_s=120.0)
+        return change
+
+    def set_mode(self, mode: str, *, by: str, reason: str) -> ClusterStatus:
+        self.modes.append((mode, by))
+        if self.errors:
+            raise self.errors.pop(0)
+        generation = self.status_now.generation + 1
+        return replace(self.status_now, mode=mode, held_by="", generation=generation)
 
 
 def change_of(

@@ -96,7 +96,7 @@ def test_read_only_is_of_the_table() -> None:
         assert bool(reason) is (action.danger is not Danger.NONE)
         assert why_not(action, model, Ui(), NOW_S) == ""
     blocked = [each for each in entries(scene_of(model, locked=True), "") if each.reason]
-    assert [each.action.id for each in blocked] == ["split", "hold"]
+    assert [each.action.id for each in blocked] == ["split", "hold", "release"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 from evctl.core.errors import RefusedError
 from evctl.tui.actions import BY_ID
 from evctl.tui.application import MOST_CLIPBOARD_BYTES
+from evctl.tui.source import Stale
 from evctl.tui.state import Ui
 from evctl.tui.terminal import Terminal
-from tests.tui.fakes import FakeSource, cluster, event, node
+from tests.tui.fakes import FakeSource, cluster, event, node, replace, snapshot
 from tests.tui.screens import SIZES, staged
 
 pytestmark = pytest.mark.slow
@@ -26,6 +28,7 @@ EXPECTED = {
     "palette": "palette",
     "split": "Change the split of replay",
     "hold": "Hold the split of replay",
+    "release": "Release the split of replay",
     "open": "node n1",
     "why": "no reasons are recorded yet",
     "filter": "filter: part of a name",
@@ -113,10 +116,83 @@ async def test_what_does_not_confirm(keys: list[str]) -> None:
 async def test_hold_reviews_the_split_as_it_is() -> None:
     async with staged() as stage:
         await stage.press("h")
-        await stage.sees("no node changes role", "evctl split set 2P1D", "Apply (y)")
+        await stage.sees("no node changes role", "evctl split hold", "Apply (y)")
+        assert "evctl split set" not in stage.text()
         await stage.press("y")
         await stage.sees("accepted and held")
         assert stage.source.calls[-1] == ("2P1D", False, False, 41)
+
+
+async def test_a_hold_is_released_by_name() -> None:
+    source = FakeSource(cluster(held_by="ann@desk", hold_reason="evening load"))
+    async with staged(source) as stage:
+        await stage.press("a")
+        await stage.sees(
+            "Release the split of replay", "2P1D, hold by ann@desk: evening load",
+            "evctl split advise", "Release (y)",
+        )  # fmt: skip
+        await stage.press("enter")
+        assert source.modes == [], "the focus is on Cancel"
+        await stage.press("a", "y")
+        await stage.sees("the split is released, generation 42")
+        assert source.modes == [("advise", "alice")]
+        stage.source.tell_status(cluster(mode="advise", generation=42))
+        await stage.sees("ADVISE")
+        await stage.press("a")
+        await stage.sees("nobody holds the split")
+
+
+async def test_a_protected_hold_is_released_by_typing_the_name() -> None:
+    async with staged(protected=True) as stage:
+        await stage.press("a", "y")
+        await stage.sees("protected: type replay to confirm")
+        assert stage.source.modes == []
+        await stage.press(*"replay", "enter")
+        await stage.sees("the split is released")
+
+
+async def test_a_failure_to_release_is_told() -> None:
+    async with staged() as stage:
+        stage.source.errors = [RefusedError(what="no", why="not today", next_step="x", code="c")]
+        await stage.press("a", "y")
+        await stage.sees("not today", "Release (y)")
+
+
+async def test_the_preview_follows_the_cluster() -> None:
+    async with staged() as stage:
+        await stage.press("s", *"1P2D", "enter")
+        await stage.sees("Apply (y)", "3 queued")
+        nodes = [replace(each, queue=7) for each in stage.source.status_now.nodes]
+        await stage.pass_time(1.5)
+        stage.source.tell_status(cluster(*nodes))
+        await stage.sees("7 queued")
+        await stage.press("y")
+        await stage.sees("accepted and held")
+
+
+async def test_the_preview_says_until_when_it_would_be_refused() -> None:
+    source = FakeSource()
+    source.refused_until_s = 1_700_000_000.0
+    async with staged(source) as stage:
+        await stage.press("s", *"1P2D", "enter")
+        screen = await stage.sees("(cooldown 120 s after the last move) unless --force")
+        assert re.search(r"refused until \d\d:\d\d:\d\d ", screen)
+        await stage.press("y")
+        assert all(plan for _, plan, _, _ in source.calls)
+        await stage.press("f")
+        await stage.sees("--force passes the rule", "evctl split set 1P2D --force")
+        await stage.press("y")
+        await stage.sees("accepted and held")
+
+
+async def test_a_control_plane_that_is_gone_says_what_to_do() -> None:
+    async with staged() as stage:
+        stage.source.tell(Stale(3, "nobody listens", 0.5))
+        await stage.sees("control plane does not answer: evctl status, evctl up replay", "quit")
+        await stage.sees("retrying (3)", "ok?")
+        stage.source.tell(snapshot(cluster()))
+        await stage.until(lambda: "does not answer" not in stage.text())
+        assert "ok?" not in stage.text()
 
 
 async def test_a_generation_that_moves_under_the_modal_stops_it() -> None:

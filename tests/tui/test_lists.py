@@ -18,7 +18,7 @@ def test_a_row_of_the_table() -> None:
     assert row[:6] == ["n1", "■ P", "ok", "3", "2", "2 / 0"]
     assert row[6].endswith("81%")
     assert row[7].endswith("0%")
-    assert row[8:] == ["8c1f44d2", "-", "0.8s"]
+    assert row[8:] == ["63%", "8c1f44d2", "-", "0.8s"]
 
 
 def test_a_changing_node_has_an_arrow_and_a_lost_one_shouts() -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from evctl.cli.output import Form, OutputOption, chosen, print_document, table
+from evctl.cli.commands.trace import complete_trace
+from evctl.cli.output import DocumentOption, Form, chosen, print_document, table
 from evctl.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -27,7 +28,11 @@ def directory(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One run, smaller inputs.")] = False,
     trace: Annotated[
-        str, typer.Option(help="A file, a folder, or `sample` (20 conversations only).")
+        str,
+        typer.Option(
+            help="A file, a folder, or `sample` (20 conversations only).",
+            autocompletion=complete_trace,
+        ),
     ] = "sample",
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Runs of each side; 3, or 1 with --quick.")
@@ -40,7 +45,7 @@ def directory(
             metavar="FILE.svg|FOLDER",
         ),
     ] = None,
-    output: OutputOption = None,
+    output: DocumentOption = None,
 ) -> ExitCode:
     """Measure the KV directory on this machine, a peer's beside it; exit 1 for a goal missed."""
     import msgspec

@@ -8,7 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from evctl.cli.output import Form, OutputOption, chosen, print_document, table
+from evctl.cli.commands.trace import complete_trace
+from evctl.cli.output import DocumentOption, Form, chosen, print_document, table
 from evctl.core.errors import ExitCode, UsageError
 
 SUMMARY: Final = "Measure what each eviction order loses on recorded conversations."
@@ -16,7 +17,11 @@ SUMMARY: Final = "Measure what each eviction order loses on recorded conversatio
 
 def eviction(
     trace: Annotated[
-        str, typer.Option(help="A file, a folder, or `sample` (small: for a first look).")
+        str,
+        typer.Option(
+            help="A file, a folder, or `sample` (small: for a first look).",
+            autocompletion=complete_trace,
+        ),
     ] = "sample",
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
     gap_cap_s: Annotated[
@@ -30,7 +35,7 @@ def eviction(
     hours: Annotated[float, typer.Option(help="Simulated time.")] = 3.0,
     warm_up_s: Annotated[float, typer.Option(help="Not counted at the start.")] = 3600.0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 1,
-    output: OutputOption = None,
+    output: DocumentOption = None,
 ) -> ExitCode:
     """Measure what each eviction order loses; exit 1 for a goal missed."""
     import msgspec

@@ -22,6 +22,7 @@ from evctl.cli.output import (
     Form,
     OutputOption,
     chosen,
+    number_of,
     print_document,
     print_line,
     seconds,
@@ -70,7 +71,7 @@ def _detail(found: BranchDetail) -> str:
         ("kind", f"{row.kind}, {row.state}, version {row.version}"),
         ("parent", row.parent or "-"),
         ("context", f"{row.blocks} blocks" + (f", the last one {found.tip}" if found.tip else "")),
-        ("requests", f"{row.open_requests} under way, last heard {seconds(row.silent_s)} ago"),
+        ("requests", f"{row.open_requests} under way, silent for {seconds(row.silent_s)}"),
     ]
     parts = ["\n".join(f"{name:<9} {value}" for name, value in facts)]
     held = [
@@ -156,9 +157,9 @@ def end(
     try:
         with target.client() as client:
             detail = _living(client, tenant, branch)
-            said = _consequence(detail) if detail else f"branch {branch} has ended or is not known"
+            said = _consequence(detail) if detail else ""
             if plan:
-                _print_end(form, target.name, BranchEnd(tenant, branch, False, f"plan: {said}"))
+                _print_end(form, target.name, BranchEnd(tenant, branch, False, "plan only"), said)
                 return
             if detail is not None:
                 confirm(
@@ -177,8 +178,8 @@ def end(
 
 def _print_end(form: Form, cluster: str, done: BranchEnd, said: str = "") -> None:
     if form is Form.TABLE:
-        ended = f"branch {done.branch} ended: {said}"
-        print(ended if done.applied else f"unchanged: {done.reason}")
+        how = "ended" if done.applied else f"unchanged ({done.reason})"
+        print(f"branch {done.branch} {how}: {said}" if said else f"branch {done.branch} {how}")
     elif form is Form.NAME:
         print(done.branch)
     else:
@@ -194,7 +195,9 @@ def _living(client: AdminClient, tenant: str, branch: str) -> BranchDetail | Non
 
 def _consequence(found: BranchDetail) -> str:
     row = found.row
-    return (
-        f"{row.blocks} blocks lose its references, {row.open_requests} running requests go on, "
-        f"{found.children_total} children stay"
-    )
+    said = [f"{number_of(row.blocks, 'block')} of context"]
+    if row.open_requests:
+        said.append(f"{number_of(row.open_requests, 'request')} under way, served to the end")
+    if found.children_total:
+        said.append(f"children that stay: {found.children_total}")
+    return "; ".join(said)

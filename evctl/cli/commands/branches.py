@@ -84,7 +84,8 @@ def branches(
     except UnreachableError as error:
         raise target.explained(error) from error
     if form is Form.NAME:
-        print("\n".join(row.branch for row in found.branches))
+        for row in found.branches:
+            print(row.branch)
     elif form is Form.JSONL:
         for row in found.branches:
             print_line(msgspec.to_builtins(row))

@@ -18,7 +18,9 @@ class Shell(StrEnum):
 
 
 @app.command()
-def completion(shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")]) -> None:
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> None:
     """Print a completion script for a shell.
 
     bash: eval "$(evctl completion bash)". zsh: the same, after compinit. fish: evctl completion

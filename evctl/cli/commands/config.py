@@ -9,19 +9,28 @@ from typing import Annotated, Any
 import typer
 
 from evctl.cli.groups import group
-from evctl.cli.output import Form, OutputOption, chosen, print_document, table
-from evctl.cli.target import complete_cluster
+from evctl.cli.output import (
+    DocumentOption,
+    Form,
+    NamesOption,
+    chosen,
+    number_of,
+    output_option,
+    print_document,
+    table,
+)
+from evctl.cli.target import complete_file
 from evctl.config.settings import DEFAULTS, load_settings, settings_files
-from evctl.core.errors import NotFoundError
+from evctl.core.errors import ConfigError, NotFoundError
 
 app = group("Check and show cluster files and settings.")
 
 FileArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[CLUSTER|FILE]",
+        metavar="CLUSTER|FILE",
         help="A cluster file, or a name that is looked up.",
-        autocompletion=complete_cluster,
+        autocompletion=complete_file,
         show_default=False,
     ),
 ]
@@ -34,7 +43,7 @@ def _load(target: str | None) -> Any:
 
 
 @app.command()
-def validate(target: FileArgument = None, output: OutputOption = None) -> None:
+def validate(target: FileArgument = None, output: DocumentOption = None) -> None:
     """Check a cluster file: keys, types and meaning. All mistakes are listed; exit 3 for any."""
     from evctl.config.marked_yaml import InvalidConfigError
 
@@ -42,9 +51,15 @@ def validate(target: FileArgument = None, output: OutputOption = None) -> None:
     try:
         loaded = _load(target)
     except InvalidConfigError as error:
-        if form is Form.TABLE:
-            print("\n".join(str(problem) for problem in error.problems))
-        raise
+        if form is not Form.TABLE:
+            raise
+        print("\n".join(str(problem) for problem in error.problems))
+        raise ConfigError(
+            what=error.what.partition(",")[0],
+            why=f"{number_of(len(error.problems), 'mistake')}, listed above",
+            next_step="correct what is listed, then run this again",
+            code=error.code,
+        ) from error
     values = {"valid": True, "file": loaded.source, "cluster": loaded.config.name}
     if form is Form.TABLE:
         print(f"{loaded.source}: valid ({loaded.config.name})")
@@ -66,7 +81,7 @@ def view(
     origin: Annotated[
         bool, typer.Option("--origin", help="Say where each value is from.")
     ] = False,
-    output: OutputOption = None,
+    output: DocumentOption = None,
 ) -> None:
     """Show a cluster's config and the user's settings, defaults filled in."""
     from evctl.config.loading import flat
@@ -115,11 +130,27 @@ def _told(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def complete_key(incomplete: str) -> list[str]:
+    """Settings, and keys of a cluster file."""
+    from evctl.config.cluster import ClusterConfig, GatewayConfig
+
+    keys = [*DEFAULTS, *ClusterConfig.model_fields]
+    keys += [f"gateway.{key}" for key in GatewayConfig.model_fields]
+    return sorted(key for key in keys if key.startswith(incomplete))
+
+
 @app.command()
 def get(
-    key: Annotated[str, typer.Argument(help="Dotted, such as gateway.port; or a setting.")],
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY",
+            help="Dotted, such as gateway.port; or a setting.",
+            autocompletion=complete_key,
+        ),
+    ],
     target: FileArgument = None,
-    output: OutputOption = None,
+    output: NamesOption = None,
 ) -> None:
     """Print one value of a cluster's config, or one setting."""
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML, Form.NAME)
@@ -153,25 +184,33 @@ def _inside(value: Any, part: str, key: str) -> Any:
 
 
 @app.command()
-def schema() -> None:
+def schema(
+    output: Annotated[Form | None, output_option(Form.JSON, Form.YAML)] = None,
+) -> None:
     """Print the JSON Schema of a cluster file, for editors."""
     from evctl.config.cluster import ClusterConfig
 
-    text = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    print(json.dumps({**text, **ClusterConfig.model_json_schema()}, indent=2, ensure_ascii=False))
+    form = chosen(output, Form.JSON, Form.YAML)
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    content = {**head, **ClusterConfig.model_json_schema()}
+    if form is Form.YAML:
+        import yaml
+
+        print(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), end="")
+    else:
+        print(json.dumps(content, indent=2, ensure_ascii=False))
 
 
 @app.command()
-def path(output: OutputOption = None) -> None:
+def path(output: DocumentOption = None) -> None:
     """List where settings, cluster files and state are looked for."""
     from evctl.config import paths
-    from evctl.config.loading import cluster_places
 
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
     found: list[tuple[str, str, bool]] = []
     for file in settings_files():
         found.append(("settings", str(file), file.is_file()))
-    for folder in cluster_places():
+    for folder in paths.cluster_places():
         found.append(("clusters", str(folder), folder.is_dir()))
     found.append(("state", str(paths.state_root()), paths.state_root().is_dir()))
     found.append(("cache", str(paths.cache_root()), paths.cache_root().is_dir()))

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from evctl.cli.asking import Tier, confirm
-from evctl.cli.failures import tell_partial
+from evctl.cli.failures import check_exit_code, tell_partial
 from evctl.cli.interrupt import GentleInterrupt
-from evctl.cli.output import Form, OutputOption, chosen, print_document
+from evctl.cli.output import Form, NamesOption, chosen, number_of, print_document
 from evctl.cli.target import (
     ClusterArgument,
     ClusterOption,
@@ -21,10 +21,14 @@ from evctl.cli.target import (
 )
 from evctl.client.admin import AdminClient
 from evctl.core.errors import EvctlError, ExitCode
+from evctl.provision.driver import CONTROL
 from evctl.provision.plan import plan_down
-from evctl.provision.shutdown import take_down
+from evctl.provision.shutdown import DownResult, take_down
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+STOPS = "stopping here: the cluster serves on, unless its control plane has ended already"
+STOPS_ALREADY = "stopping already"
 
 
 @app.command()
@@ -44,19 +48,19 @@ def down(
         bool, typer.Option("--exit-code", help="With --plan: exit 10 when there is something.")
     ] = False,
     yes: YesOption = False,
-    output: OutputOption = None,
+    output: NamesOption = None,
 ) -> ExitCode:
     """Let a cluster finish what runs, then stop it."""
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML, Form.NAME)
+    check_exit_code(exit_code, plan)
     target = find_target(cluster or cluster_option)
     driver = target.driver()
     running = plan_down(driver.units())
     if plan:
-        _print(form, "DownPlan", target.name, running, purge, "to stop")
+        _print(form, "DownPlan", target.name, DownResult(running, False, purge), "to stop")
         return ExitCode.CHANGES_PENDING if exit_code and (running or purge) else ExitCode.DONE
-    if running or purge:
-        _ask(target, running, purge, yes, confirmed)
-    with driver.locked("down"), GentleInterrupt() as interrupt:
+    _ask(target, running, purge, yes, confirmed)
+    with driver.locked("down"), GentleInterrupt(STOPS, STOPS_ALREADY) as interrupt:
         result = take_down(
             driver,
             connect=AdminClient,
@@ -65,13 +69,32 @@ def down(
             purge=purge,
             interrupted=interrupt,
         )
-    _print(form, "DownResult", target.name, result.stopped, result.purged, "stopped")
+    _print(form, "DownResult", target.name, result, "stopped")
     if result.interrupted:
-        tell_partial(
-            "EV-1805", f"evctl down {target.name} goes on from here", "interrupted", "Ctrl-C"
-        )
+        _tell_interrupt(target, result)
         return ExitCode.INTERRUPTED
     return ExitCode.DONE
+
+
+def _tell_interrupt(target: Target, result: DownResult) -> None:
+    """What state the cluster is in now."""
+    if result.serves:
+        tell_partial(
+            "EV-1805",
+            f"evctl down {target.name}, when it is to stop after all",
+            "interrupted: the stop was called off",
+            f"Ctrl-C; cluster {target.name} serves on, nothing was stopped",
+        )
+        return
+    left = plan_down(target.driver().units())
+    lone = "" if CONTROL in left else ", without the control plane: no request is taken"
+    rest = f"{', '.join(left)} still run{'s' * (len(left) == 1)}{lone}" if left else "nothing runs"
+    tell_partial(
+        "EV-1805",
+        f"evctl down {target.name} goes on from here, evctl up {target.name} goes back",
+        "interrupted",
+        f"Ctrl-C; {rest}",
+    )
 
 
 def _ask(
@@ -79,14 +102,15 @@ def _ask(
 ) -> None:
     what = f"stop cluster {target.name}"
     if running:
-        what += f" ({len(running)} processes{_in_flight(target)})"
+        what += f" ({len(running)} process{'es' * (len(running) != 1)}{_in_flight(target)})"
     if purge:
         what += " and remove its keys, logs and journal"
+    tier = Tier.DISRUPTIVE if running else Tier.NONE
     confirm(
         what,
-        Tier.DESTRUCTIVE if purge else Tier.DISRUPTIVE,
+        Tier.DESTRUCTIVE if purge else tier,
         cluster=target.name,
-        protected=target.protected,
+        protected=target.protected and tier is not Tier.NONE,
         yes=yes,
         confirmed=confirmed,
     )
@@ -96,7 +120,7 @@ def _in_flight(target: Target) -> str:
     """Part of the blast radius, where somebody can still say it."""
     try:
         with target.client() as client:
-            return f", {client.status().in_flight} requests in flight"
+            return f", {number_of(client.status().in_flight, 'request')} in flight"
     except EvctlError:
         return ""
 
@@ -106,15 +130,21 @@ def _tell(unit: str, what: str) -> None:
     sys.stderr.flush()
 
 
-def _print(
-    form: Form, kind: str, cluster: str, units: tuple[str, ...], purge: bool, word: str
-) -> None:
+def _print(form: Form, kind: str, cluster: str, result: DownResult, word: str) -> None:
+    units = result.stopped
     if form is Form.NAME:
         print("\n".join(units))
     elif form is not Form.TABLE:
-        values = {"cluster": cluster, "units": list(units), "count": len(units), "purge": purge}
+        values = {
+            "cluster": cluster,
+            "units": list(units),
+            "count": len(units),
+            "purge": result.purged,
+            "interrupted": result.interrupted,
+            "serves": result.serves,
+        }
         print_document(form, kind, values)
     else:
         names = f" ({', '.join(units)})" if units else ""
-        files = "; files removed" if purge and kind == "DownResult" else ""
+        files = "; files removed" if result.purged and kind == "DownResult" else ""
         print(f"cluster {cluster}: {len(units)} {word}{names}{files}")

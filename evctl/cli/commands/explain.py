@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from evctl.cli.output import Form, OutputOption, chosen, print_document
+from evctl.cli.output import Form, NamesOption, chosen, print_document
 from evctl.core.errors import NotFoundError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -26,12 +26,12 @@ def explain(
     topic: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CODE|TERM]",
+            metavar="CODE|TERM",
             help="An error code such as EV-1401, a term such as split, or exit-codes.",
             autocompletion=complete_topic,
         ),
     ] = None,
-    output: OutputOption = None,
+    output: NamesOption = None,
 ) -> None:
     """Explain an error code or a term; without one, list them."""
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML, Form.NAME)
@@ -79,10 +79,11 @@ def find(topic: str) -> tuple[str, str]:
 
 
 def _sections() -> dict[str, str]:
-    """`## NAME` headings of all files -> what stands below, title first."""
+    """`## NAME` headings of all files -> what stands below, title first. Codes by number, then
+    terms."""
     found = {}
     for path in sorted(TEXTS.glob("*.md")):
         for part in path.read_text(encoding="utf-8").split("\n## ")[1:]:
             heading, _, body = part.partition("\n")
             found[heading.strip()] = body.strip()
-    return found
+    return dict(sorted(found.items(), key=lambda one: (not one[0].startswith("EV-"), one[0])))

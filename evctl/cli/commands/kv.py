@@ -10,7 +10,16 @@ import typer
 
 from evctl.cli.failures import tell_partial
 from evctl.cli.groups import group
-from evctl.cli.output import Form, OutputOption, chosen, percent, print_document, table
+from evctl.cli.output import (
+    Form,
+    OutputOption,
+    chosen,
+    number_of,
+    output_option,
+    percent,
+    print_document,
+    table,
+)
 from evctl.cli.target import ClusterArgument, ClusterOption, Target, find_target
 from evctl.core.errors import ExitCode, UnreachableError, UsageError
 from evctl.core.kv_status import CLASSES, REFERENCE_BUCKETS
@@ -78,7 +87,9 @@ def _share(part: int, whole: int) -> str:
 def check(
     cluster: ClusterArgument = None,
     cluster_option: ClusterOption = None,
-    output: OutputOption = None,
+    output: Annotated[
+        Form | None, output_option(Form.TABLE, Form.JSON, Form.YAML, Form.JSONL)
+    ] = None,
 ) -> ExitCode:
     """Recount every reference and compare; exit 1 when a count is wrong.
 
@@ -108,11 +119,16 @@ def check(
 
 
 def _checked(found: KvCheck) -> str:
-    result = "all counts agree" if found.clean else f"{found.found} problems"
-    return (
-        f"{result}: {found.branches} branches, {found.requests} requests, {found.runs} runs, "
-        f"{found.blocks} blocks, {found.copies} copies; {found.seconds:.2f} s"
+    result = "all counts agree" if found.clean else number_of(found.found, "problem")
+    sizes = (
+        (found.branches, "branch", "branches"),
+        (found.requests, "request", "requests"),
+        (found.runs, "run", "runs"),
+        (found.blocks, "block", "blocks"),
+        (found.copies, "copy", "copies"),
     )
+    told = ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in sizes)
+    return f"{result}: {told}; {found.seconds:.2f} s"
 
 
 @app.command()
@@ -155,7 +171,7 @@ def _block_table(found: KvBlock) -> str:
     rest = found.branches_total - len(names)
     if rest:
         names.append(f"and {rest} more")
-    parts = [f"block {found.key}, the {found.position}. of its path"]
+    parts = [f"block {found.key}, number {found.position} of its path"]
     if found.copies:
         rows = [
             [

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
+from difflib import get_close_matches
 from typing import Annotated, Final
 
 import typer
 
 from evctl.cli.loglines import LEVELS, LogLine, parse_line, shown
 from evctl.cli.moments import moment
-from evctl.cli.output import Form, OutputOption, chosen, print_line
+from evctl.cli.output import Form, chosen, output_option, print_line, terminal_width
 from evctl.cli.target import ClusterOption, Target, complete_unit, find_target
-from evctl.core.errors import NotFoundError, UsageError
+from evctl.core.errors import ExitCode, NotFoundError, UsageError
 from evctl.provision.driver import CONTROL, ClusterDriver, LogReader
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -42,10 +44,11 @@ def _level(level: str | None) -> int:
     if level is None:
         return 0
     if level.lower() not in LEVELS:
+        near = get_close_matches(level.lower(), LEVELS, n=1)
         raise UsageError(
             what=f"no level is named {level!r}",
             why=f"levels are {', '.join(LEVELS)}",
-            next_step="give one of them",
+            next_step=f"did you mean {near[0]}?" if near else "give one of them",
             code="EV-1810",
         )
     return LEVELS.index(level.lower())
@@ -63,12 +66,16 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
         ) from error
 
 
+def complete_level(incomplete: str) -> list[str]:
+    return [level for level in LEVELS if level.startswith(incomplete.lower())]
+
+
 @app.command()
 def logs(
     units: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NODE|control]...", help="All, otherwise.", autocompletion=complete_unit
+            metavar="NODE|control", help="All, otherwise.", autocompletion=complete_unit
         ),
     ] = None,
     cluster: ClusterOption = None,
@@ -77,12 +84,15 @@ def logs(
         int | None, typer.Option("--tail", min=0, help="Last lines of each; 200 by default.")
     ] = None,
     since: Annotated[str | None, typer.Option(help="5m, 2h, or an ISO time.")] = None,
-    level: Annotated[str | None, typer.Option(help=f"At least: {', '.join(LEVELS)}.")] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(help=f"At least: {', '.join(LEVELS)}.", autocompletion=complete_level),
+    ] = None,
     grep: Annotated[str | None, typer.Option(help="Lines that match this pattern.")] = None,
-    output: OutputOption = None,
-) -> None:
+    output: Annotated[Form | None, output_option(Form.TABLE, Form.JSONL, Form.JSON)] = None,
+) -> ExitCode:
     """Show what the control plane and the nodes logged, merged by time."""
-    form = chosen(output, Form.TABLE, Form.JSONL, Form.JSON)
+    form = _form(output, follow)
     target = find_target(cluster)
     wanted = Filter(since, level, grep)
     readers = _readers(target, units or [])
@@ -94,8 +104,26 @@ def logs(
         found = reader.tail(None if whole or keep is None else keep)
         passed = [line for text in found if wanted(line := parse_line(unit, text))]
         lines.extend(passed if keep is None else passed[len(passed) - min(keep, len(passed)) :])
-    _print(_merged(lines), form)
-    while follow:
+    try:
+        _print(_merged(lines), form)
+        if follow:
+            _follow(readers, wanted, form)
+    except KeyboardInterrupt:  # how following ends
+        return ExitCode.INTERRUPTED
+    return ExitCode.DONE
+
+
+def _form(output: Form | None, follow: bool) -> Form:
+    """What is followed has no end, so it cannot be one array."""
+    if not follow:
+        return chosen(output, Form.TABLE, Form.JSONL, Form.JSON)
+    if output is None and chosen(None, Form.TABLE, Form.JSONL, Form.JSON) is Form.JSON:
+        return Form.JSONL
+    return chosen(output, Form.TABLE, Form.JSONL)
+
+
+def _follow(readers: dict[str, LogReader], wanted: Filter, form: Form) -> None:
+    while True:
         fresh = [
             line
             for unit, reader in readers.items()
@@ -136,9 +164,12 @@ def _merged(lines: list[LogLine]) -> list[LogLine]:
 
 
 def _print(lines: list[LogLine], form: Form) -> None:
+    if form is Form.JSON:
+        print(json.dumps([line.values() for line in lines], indent=2, ensure_ascii=False))
+    width = terminal_width()
     for line in lines:
         if form is Form.TABLE:
-            print(shown(line, sys.stdout))
-        else:
+            print(shown(line, sys.stdout, width))
+        elif form is Form.JSONL:
             print_line(line.values())
     sys.stdout.flush()

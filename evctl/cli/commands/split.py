@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
 from evctl.cli.asking import Tier, confirm
-from evctl.cli.failures import not_yet
+from evctl.cli.failures import check_exit_code, not_yet
 from evctl.cli.groups import group
 from evctl.cli.moments import ago, iso
-from evctl.cli.output import Form, OutputOption, chosen, print_document, table
-from evctl.cli.target import ClusterOption, ConfirmOption, Target, YesOption, find_target, who
-from evctl.core.errors import ExitCode, UnreachableError, UsageError
+from evctl.cli.output import (
+    DocumentOption,
+    Form,
+    NamesOption,
+    chosen,
+    number_of,
+    print_document,
+    table,
+    terminal_width,
+)
+from evctl.cli.target import (
+    ClusterOption,
+    ConfirmOption,
+    Target,
+    YesOption,
+    complete_split,
+    find_target,
+    who,
+)
+from evctl.core.errors import ExitCode, RefusedError, UnreachableError, UsageError
 from evctl.core.split import Split, parse_split
 from evctl.core.status import ClusterStatus, EventRecord, SplitChange, SplitWrite
 
@@ -40,7 +58,7 @@ def _status(target: Target) -> ClusterStatus:
 
 
 @app.command()
-def get(cluster: ClusterOption = None, output: OutputOption = None) -> None:
+def get(cluster: ClusterOption = None, output: NamesOption = None) -> None:
     """Show the split, and who holds it."""
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML, Form.NAME)
     now = _status(find_target(cluster))
@@ -59,7 +77,12 @@ def get(cluster: ClusterOption = None, output: OutputOption = None) -> None:
 
 @app.command("set", context_settings={"ignore_unknown_options": True})
 def set_split(
-    split: Annotated[str, typer.Argument(metavar="SPLIT", help="Such as 4P5D, or +1P, -1D.")],
+    split: Annotated[
+        str,
+        typer.Argument(
+            metavar="SPLIT", help="Such as 4P5D, or +1P, -1D.", autocompletion=complete_split
+        ),
+    ],
     cluster: ClusterOption = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what would move; do nothing.")
@@ -71,10 +94,11 @@ def set_split(
     ] = False,
     yes: YesOption = False,
     confirmed: ConfirmOption = None,
-    output: OutputOption = None,
+    output: DocumentOption = None,
 ) -> ExitCode:
     """Change the split and hold it there. Running requests finish where they are."""
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
+    check_exit_code(exit_code, plan)
     target = find_target(cluster)
     try:
         with target.client() as client:
@@ -83,15 +107,17 @@ def set_split(
             by = who()
             planned = client.set_split(wanted, by=by, plan=True, generation=now.generation)
             if plan:
-                _print_change(form, planned, now)
+                _print_change(form, planned, now, target, force=force)
                 return ExitCode.CHANGES_PENDING if exit_code and planned.moves else ExitCode.DONE
+            if planned.refused_until_s is not None and not force:
+                raise _too_soon(planned)
             asked = _ask(target, planned, now, yes, confirmed)
             change = client.set_split(
                 wanted, by=by, reason=reason, generation=now.generation, force=force
             )
     except UnreachableError as error:
         raise target.explained(error) from error
-    _print_change(form, change, now, shown=asked)
+    _print_change(form, change, now, target, shown=asked)
     return ExitCode.DONE
 
 
@@ -127,38 +153,69 @@ def _ask(
         what,
         Tier.DISRUPTIVE if change.moves else Tier.NONE,
         cluster=now.cluster,
-        protected=target.protected,
+        protected=target.protected and not change.unchanged,
         yes=yes,
         confirmed=confirmed,
     )
     return asks
 
 
+def _too_soon(planned: SplitChange) -> RefusedError:
+    """As the control plane would refuse it, before anybody is asked for a yes."""
+    return RefusedError(
+        what=f"the split was not changed to {planned.after}",
+        why=f"refused until {_until(planned)}",
+        next_step="wait, or repeat with --force",
+        code="EV-1352",
+    )
+
+
+def _until(planned: SplitChange) -> str:
+    assert planned.refused_until_s is not None
+    when = time.strftime("%H:%M:%S", time.localtime(planned.refused_until_s))
+    return f"{when} (cooldown: {planned.cooldown_s:.0f} s after the last move)"
+
+
 def _diff(change: SplitChange, now: ClusterStatus) -> str:
     if not change.moves:
         return f"{change.after}: no node moves"
-    lines = [f"{change.before} -> {change.after}, generation {now.generation}"]
+    lines = [f"{change.before} -> {change.after}"]
     lines += [
         f"  {move.node}: {move.before} -> {move.after}; "
-        f"{move.running} running finish there, {move.queued} queued move"
+        f"{move.running} running {'finishes' if move.running == 1 else 'finish'} there, "
+        f"{move.queued} queued {'moves' if move.queued == 1 else 'move'}"
         for move in change.moves
     ]
     return "\n".join(lines)
 
 
 def _print_change(
-    form: Form, change: SplitChange, now: ClusterStatus, shown: bool = False
+    form: Form,
+    change: SplitChange,
+    now: ClusterStatus,
+    target: Target,
+    shown: bool = False,
+    force: bool = False,
 ) -> None:
     if form is not Form.TABLE:
         values: dict[str, Any] = msgspec.to_builtins(change)
         print_document(form, "SplitChange", {"cluster": now.cluster, **values})
         return
+    if change.unchanged:
+        held = f"held by {now.held_by}" if now.held_by else "held"
+        print(f"{change.after} is {held} already: nothing to change")
+        return
     if not shown:
         print(_diff(change, now))
     if change.applied:
-        print(f"held at {change.after} until `evctl split advise`; generation {change.generation}")
+        release = f"evctl split advise{target.flag}"
+        print(f"held at {change.after} until `{release}`; generation {change.generation}")
     else:
-        print(f"plan only: {len(change.moves)} node(s) would move, nothing was changed")
+        if change.refused_until_s is not None:
+            passes = "--force passes that" if force else "unless --force"
+            print(f"refused until {_until(change)}, {passes}")
+        moves = number_of(len(change.moves), "node")
+        print(f"plan only: {moves} would move, generation stays {change.generation}")
 
 
 @app.command()
@@ -167,7 +224,7 @@ def hold(
     reason: ReasonOption = "",
     yes: YesOption = False,
     confirmed: ConfirmOption = None,
-    output: OutputOption = None,
+    output: DocumentOption = None,
 ) -> None:
     """Keep the present split."""
     _set_mode(cluster, "hold", reason, yes, confirmed, output)
@@ -179,7 +236,7 @@ def advise(
     reason: ReasonOption = "",
     yes: YesOption = False,
     confirmed: ConfirmOption = None,
-    output: OutputOption = None,
+    output: DocumentOption = None,
 ) -> None:
     """Release the split; the planner only advises."""
     _set_mode(cluster, "advise", reason, yes, confirmed, output)
@@ -216,14 +273,15 @@ def _set_mode(
 
 
 @app.command()
-def auto(cluster: ClusterOption = None, output: OutputOption = None) -> None:
-    """Let the planner move nodes."""
-    del cluster, output
+def auto(cluster: ClusterOption = None, output: DocumentOption = None) -> None:
+    """Let the planner move nodes (not yet in this version)."""
+    chosen(output, Form.TABLE, Form.JSON, Form.YAML)
+    del cluster
     raise not_yet("the automatic split", "evctl split set SPLIT, or evctl split advise to release")
 
 
 @app.command()
-def history(cluster: ClusterOption = None, output: OutputOption = None) -> None:
+def history(cluster: ClusterOption = None, output: DocumentOption = None) -> None:
     """List who changed split and mode, when and why, newest last."""
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
     target = find_target(cluster)
@@ -236,7 +294,8 @@ def history(cluster: ClusterOption = None, output: OutputOption = None) -> None:
     if form is Form.TABLE:
         rows = [_history_row(event, write) for event, write in found]
         head = ("WHEN", "GEN", "SPLIT", "MODE", "NODES", "BY", "WHY")
-        print(table(head, rows, right=(1,)) if rows else "no change so far")
+        shown = table(head, rows, right=(1,), width=terminal_width())
+        print(shown if rows else "no change so far")
         return
     items = [{"time": iso(event.time_s), **msgspec.to_builtins(write)} for event, write in found]
     print_document(form, "SplitHistory", {"cluster": target.name, "changes": items})
@@ -260,5 +319,5 @@ def _history_row(event: EventRecord, write: SplitWrite) -> tuple[str, ...]:
         write.mode,
         moves or "-",
         write.by,
-        write.reason or "-",
+        " ".join(filter(None, (write.reason, "(--force)" if write.forced else ""))) or "-",
     )

@@ -11,7 +11,7 @@ import typer
 from evctl.cli.output import Form, OutputOption, chosen, document, print_document, print_line
 from evctl.cli.screen import status_screen
 from evctl.cli.target import ClusterArgument, ClusterOption, Target, find_target
-from evctl.core.errors import UnreachableError
+from evctl.core.errors import ExitCode, UnreachableError
 from evctl.core.status import ClusterStatus
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -27,14 +27,17 @@ def status(
         bool, typer.Option("--watch", "-w", help="Go on; on a pipe, a line a change.")
     ] = False,
     output: OutputOption = None,
-) -> None:
+) -> ExitCode:
     """Show health, split, mode, queues and nodes."""
     possible = (Form.TABLE, Form.JSON, Form.YAML, Form.NAME, Form.JSONL)
     form = chosen(output, *possible)
     target = find_target(cluster or cluster_option)
     if watch:
-        _watch(target, form)
-        return
+        try:
+            _watch(target, form)
+        except KeyboardInterrupt:  # how a watch ends
+            return ExitCode.INTERRUPTED
+        return ExitCode.DONE
     try:
         with target.client() as client:
             now = client.status()
@@ -46,6 +49,7 @@ def status(
         print("\n".join(node.name for node in now.nodes))
     else:
         print_document(form, KIND, msgspec.to_builtins(now))
+    return ExitCode.DONE
 
 
 def _watch(target: Target, form: Form) -> None:

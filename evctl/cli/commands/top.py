@@ -29,7 +29,7 @@ def top(
         raise RefusedError(
             what="evctl top needs a terminal",
             why="stdin or stdout is not one",
-            next_step="evctl status --watch prints changes to a pipe",
+            next_step=f"evctl status --watch{target.flag} prints changes to a pipe",
             code="EV-1813",
         )
     try:
@@ -39,4 +39,6 @@ def top(
             raise
         raise not_yet("evctl top", "evctl status --watch") from error
     with target.client() as client:
-        screen.run(client, by=who(), read_only=read_only, protected=target.protected)
+        screen.run(
+            client, by=who(), read_only=read_only, protected=target.protected, flag=target.flag
+        )

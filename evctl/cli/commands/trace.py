@@ -10,20 +10,43 @@ from typing import Annotated, Any
 import typer
 
 from evctl.cli.groups import group
-from evctl.cli.output import Form, OutputOption, chosen, print_document, table
+from evctl.cli.output import DocumentOption, Form, chosen, print_document, table
 from evctl.cli.target import ClusterOption, find_target
-from evctl.core.errors import ExitCode
+from evctl.core.errors import ExitCode, UnreachableError
 
 app = group("Replay recorded agent conversations, or measure them.")
 
+SAMPLE = "sample"
+
+
+def complete_trace(incomplete: str) -> list[str]:
+    """The sample, and files and folders as a shell would offer them."""
+    folder, _, begun = incomplete.rpartition("/")
+    found = [SAMPLE] if SAMPLE.startswith(incomplete) else []
+    try:
+        places = sorted(Path(f"{folder}/" if "/" in incomplete else ".").iterdir())
+    except OSError:
+        return found
+    for path in places:
+        if path.name.startswith(begun) and (begun or not path.name.startswith(".")):
+            name = f"{folder}/{path.name}" if "/" in incomplete else path.name
+            found.append(f"{name}/" if path.is_dir() else name)
+    return found
+
+
 TraceArgument = Annotated[
-    str, typer.Argument(metavar="TRACE", help="A file, a folder, or `sample`.")
+    str,
+    typer.Argument(
+        metavar="TRACE",
+        help=f"A file, a folder, or `{SAMPLE}`.",
+        autocompletion=complete_trace,
+    ),
 ]
 PROGRESS_EVERY_S = 5.0
 
 
 @app.command()
-def stats(trace: TraceArgument, output: OutputOption = None) -> None:
+def stats(trace: TraceArgument, output: DocumentOption = None) -> None:
     """Measure a trace: requests, lengths, reuse, branches."""
     import msgspec
 
@@ -38,7 +61,7 @@ def stats(trace: TraceArgument, output: OutputOption = None) -> None:
 
 
 @app.command()
-def validate(trace: TraceArgument, output: OutputOption = None) -> ExitCode:
+def validate(trace: TraceArgument, output: DocumentOption = None) -> ExitCode:
     """Check a trace file; all mistakes with their lines, exit 3 for any."""
     from evctl.trace import commands
 
@@ -66,7 +89,9 @@ def replay(
     time_scale: Annotated[float, typer.Option(help="Pauses: times this.")] = 1.0,
     gap_cap_s: Annotated[float, typer.Option(help="Pauses: at most this.")] = 30.0,
     seed: Annotated[int, typer.Option(help="Of the random choices.")] = 0,
-    policy: Annotated[str, typer.Option(help="Label of the run in the report.")] = "live",
+    policy: Annotated[
+        str, typer.Option(help="A label of your own for the run in the report.")
+    ] = "live",
     record: Annotated[
         Path | None, typer.Option(help="Write a line of JSON for each request.")
     ] = None,
@@ -76,32 +101,39 @@ def replay(
         str | None, typer.Option(help="URL of an engine without cache, to compare with.")
     ] = None,
     api_key: Annotated[str, typer.Option(envvar="EVCTL_API_KEY", help="Of the gateway.")] = "",
-    output: OutputOption = None,
+    output: DocumentOption = None,
 ) -> ExitCode:
-    """Let agents replay a trace against a gateway; report latency, reuse, failures."""
+    """Let agents replay a trace against a gateway; report latency, reuse, failures.
+
+    Ctrl-C once: report what was done until then, exit 130."""
     from evctl.bench.replay import replay as run
+    from evctl.cli.failures import interrupted
 
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
     url = target or _gateway(cluster)
     shown = _Progress()
-    found = run(
-        trace,
-        url,
-        agents=agents,
-        scale=scale,
-        policy=policy,
-        max_requests=max_requests,
-        record=record,
-        verify=verify,
-        verify_target=verify_target,
-        seed=seed,
-        gap_cap_s=gap_cap_s,
-        time_scale=time_scale,
-        api_key=api_key,
-        report_path=report,
-        progress=shown,
-    )
-    shown.close()
+    try:
+        found = run(
+            trace,
+            url,
+            agents=agents,
+            scale=scale,
+            policy=policy,
+            max_requests=max_requests,
+            record=record,
+            verify=verify,
+            verify_target=verify_target,
+            seed=seed,
+            gap_cap_s=gap_cap_s,
+            time_scale=time_scale,
+            api_key=api_key,
+            report_path=report,
+            progress=shown,
+        )
+    except KeyboardInterrupt:
+        raise interrupted("no report was made, and a replay begins anew each time") from None
+    finally:
+        shown.close()
     if form is Form.TABLE:
         rows = found.rows()
         print("\n".join(f"{row[0]:<28} {'  '.join(row[1:])}" for row in rows))
@@ -111,13 +143,22 @@ def replay(
         values: dict[str, Any] = msgspec.to_builtins(found)
         values.pop("apiVersion")
         print_document(form, values.pop("kind"), values)
+    for what, path in (("the report", report), ("a line for each request", record)):
+        if path is not None:
+            sys.stderr.write(f"{what}: {path}\n")
+    if any(run.extras.get("interrupted") for run in found.runs):
+        sys.stderr.write("interrupted; a replay cannot go on later: the next begins anew\n")
+        return ExitCode.INTERRUPTED
     return ExitCode.DONE if found.ok else ExitCode.FAILED
 
 
 def _gateway(cluster: str | None) -> str:
     target = find_target(cluster)
-    with target.client() as client:
-        return client.status().gateway
+    try:
+        with target.client() as client:
+            return client.status().gateway
+    except UnreachableError as error:
+        raise target.explained(error) from error
 
 
 class _Progress:

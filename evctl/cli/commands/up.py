@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,21 +11,29 @@ import msgspec
 import typer
 
 from evctl.cli.asking import Tier, confirm
-from evctl.cli.failures import tell_partial
+from evctl.cli.failures import check_exit_code, tell_partial
 from evctl.cli.interrupt import GentleInterrupt
-from evctl.cli.output import Form, OutputOption, chosen, print_document, table
+from evctl.cli.output import Form, NamesOption, chosen, number_of, print_document, table
 from evctl.cli.progress import Progress, ProgressForm
-from evctl.cli.target import ConfirmOption, YesOption, complete_cluster, complete_unit, who
+from evctl.cli.target import (
+    ConfirmOption,
+    YesOption,
+    complete_file,
+    complete_split,
+    complete_unit,
+    who,
+)
 from evctl.client.admin import AdminClient
 from evctl.config.loading import LoadedCluster, find_cluster_file, load_cluster
-from evctl.config.settings import load_settings
-from evctl.core.errors import EvctlError, ExitCode, NotFoundError
+from evctl.config.marked_yaml import InvalidConfigError
+from evctl.config.settings import cluster_flag, load_settings
+from evctl.core.errors import EvctlError, ExitCode, NotFoundError, UsageError
 from evctl.core.split import parse_split
 from evctl.core.status import ClusterStatus
 from evctl.provision.converge import JOIN_TIMEOUT_S, Convergence, UpResult
 from evctl.provision.driver import CONTROL, UnitState
 from evctl.provision.opening import open_driver
-from evctl.provision.plan import Change, Step, plan_up
+from evctl.provision.plan import Change, Step, lost_nodes, plan_up, port_obstacle
 
 if TYPE_CHECKING:
     from evctl.config.cluster import ClusterConfig
@@ -32,15 +41,18 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+MOST_NAMES = 4
+"""Parts of a cluster that a question names."""
+
 
 @app.command()
 def up(
     cluster: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CLUSTER|FILE]",
+            metavar="CLUSTER|FILE",
             help="A cluster file, or a name that is looked up; local otherwise.",
-            autocompletion=complete_cluster,
+            autocompletion=complete_file,
             show_default=False,
         ),
     ] = None,
@@ -57,7 +69,14 @@ def up(
             autocompletion=complete_unit,
         ),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Such as 2P1D; the file's otherwise.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPLIT",
+            help="Such as 2P1D; the file's otherwise.",
+            autocompletion=complete_split,
+        ),
+    ] = None,
     join_timeout_s: Annotated[
         float, typer.Option("--join-timeout", metavar="SECONDS", help="For nodes to join.")
     ] = JOIN_TIMEOUT_S,
@@ -66,19 +85,21 @@ def up(
     ] = ProgressForm.AUTO,
     yes: YesOption = False,
     confirmed: ConfirmOption = None,
-    output: OutputOption = None,
+    output: NamesOption = None,
 ) -> ExitCode:
     """Bring a cluster up, or to what its file says. Run it again: what is so stays so."""
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML, Form.NAME)
+    check_exit_code(exit_code, plan)
     loaded = _load(cluster, split)
     nodes = _only(loaded, only or [])
     driver = open_driver(loaded.config.name)
     work = _Up(loaded, driver, nodes, wanted_split=loaded.config.split if split else None)
     if plan:
-        changes = work.planned()
-        _print_plan(form, loaded, changes)
+        with closing(work):
+            changes = work.planned()
+            _print_plan(form, loaded, changes, work.joining())
         return ExitCode.CHANGES_PENDING if exit_code and changes else ExitCode.DONE
-    with driver.locked("up"):
+    with driver.locked("up"), closing(work):
         work.ask(yes, confirmed)
         with GentleInterrupt() as interrupt, Progress(progress) as shown:
             result = Convergence(
@@ -91,6 +112,7 @@ def up(
             ).run(nodes)
             result = work.with_split(result)
     _print_result(form, loaded, result, driver)
+    _note_held_split(loaded, result.status, work.wanted_split)
     return result.exit_code
 
 
@@ -98,7 +120,18 @@ def _load(cluster: str | None, split: str | None) -> LoadedCluster:
     path = find_cluster_file(cluster or load_settings().cluster.value)
     if split is None:
         return load_cluster(path)
-    return load_cluster(path, {"split": (str(parse_split(split)), "--split")})
+    wanted = str(parse_split(split))
+    try:
+        return load_cluster(path, {"split": (wanted, "--split")})
+    except InvalidConfigError as error:
+        if any(problem.where != "--split" for problem in error.problems):
+            raise
+        raise UsageError(
+            what=f"split {wanted} does not fit this cluster",
+            why=error.problems[0].what,
+            next_step=error.problems[0].hint,
+            code="EV-1103",
+        ) from error
 
 
 def _only(loaded: LoadedCluster, only: list[str]) -> tuple[str, ...]:
@@ -127,31 +160,45 @@ class _Up:
         self._config = loaded.config
         self._driver = driver
         self._only = only
-        self._wanted_split = wanted_split
+        self.wanted_split = wanted_split
         self._clients: dict[Path, AdminClient] = {}
 
     def client(self, socket_path: Path) -> AdminClient:
         return self._clients.setdefault(socket_path, AdminClient(socket_path))
 
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
     def planned(self) -> tuple[Change, ...]:
+        """Raises UnreachableError (EV-1371) for what could not be carried out."""
         observed = self._driver.observe(self._config)
-        changes = plan_up(self._config, observed, self._only)
-        if observed.control.state is UnitState.RUNNING:
-            return (*changes, *self._split_change(self._status()))
-        return changes
+        runs = observed.control.state is UnitState.RUNNING
+        status = self._status() if runs else None
+        changes = plan_up(self._config, observed, self._only, lost_nodes(status))
+        obstacle = port_obstacle(self._config, observed, changes)
+        if obstacle is not None:
+            raise obstacle
+        return (*changes, *self._split_change(status))
+
+    def joining(self) -> tuple[str, ...]:
+        """Wanted nodes whose process runs, and that have not joined yet."""
+        runs = self._driver.is_running(CONTROL)
+        status = self._status() if runs else None
+        wanted = self._only or self._config.node_names
+        nodes = status.nodes if status is not None else ()
+        return tuple(n.name for n in nodes if n.state == "starting" and n.name in wanted)
 
     def ask(self, yes: bool, confirmed: str | None) -> None:
         """Before anything that serves is restarted or moved."""
         disruptive = [change for change in self.planned() if change.disruptive]
-        if not disruptive:
-            return
-        if not yes:
+        if disruptive and not yes:
             sys.stderr.write("".join(f"  {change}\n" for change in disruptive))
         confirm(
-            f"restart or move {len(disruptive)} part(s) of cluster {self._config.name} that run",
-            Tier.DISRUPTIVE,
+            f"{_orders(disruptive)} of cluster {self._config.name}",
+            Tier.DISRUPTIVE if disruptive else Tier.NONE,
             cluster=self._config.name,
-            protected=self._config.protected,
+            protected=self._config.protected and bool(disruptive),
             yes=yes,
             confirmed=confirmed,
         )
@@ -160,16 +207,16 @@ class _Up:
         """Set the split of the flag, where the control plane has kept another."""
         changes = self._split_change(result.status)
         path = self._driver.admin_socket()
-        if not changes or path is None or result.interrupted or self._wanted_split is None:
+        if not changes or path is None or result.interrupted or self.wanted_split is None:
             return result
         client = self.client(path)
-        client.set_split(self._wanted_split, by=who(), reason="evctl up --split")
+        client.set_split(self.wanted_split, by=who(), reason="evctl up --split")
         return msgspec.structs.replace(
             result, changed=(*result.changed, *changes), status=client.status()
         )
 
     def _split_change(self, status: ClusterStatus | None) -> tuple[Change, ...]:
-        wanted = self._wanted_split
+        wanted = self.wanted_split
         if wanted is None or status is None or status.target_split == wanted:
             return ()
         why = f"{status.target_split} -> {wanted}"
@@ -183,6 +230,22 @@ class _Up:
             return None
 
 
+def _orders(changes: list[Change]) -> str:
+    """`restart control and n1, stop n3`."""
+    by_action: dict[str, list[str]] = {}
+    for change in changes:
+        by_action.setdefault(change.action, []).append(change.unit)
+    orders = [f"{action} {_listed(units)}" for action, units in by_action.items()]
+    return ", ".join(orders) or "leave all as it is"
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) > MOST_NAMES:
+        names = [*names[:MOST_NAMES], f"{len(names) - MOST_NAMES} more"]
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
 def _change_values(change: Change) -> dict[str, Any]:
     return {
         "unit": change.unit,
@@ -193,18 +256,26 @@ def _change_values(change: Change) -> dict[str, Any]:
     }
 
 
-def _print_plan(form: Form, loaded: LoadedCluster, changes: tuple[Change, ...]) -> None:
+def _print_plan(
+    form: Form, loaded: LoadedCluster, changes: tuple[Change, ...], joining: tuple[str, ...]
+) -> None:
     if form is Form.NAME:
         print("\n".join(change.unit for change in changes))
     elif form is not Form.TABLE:
         values = [_change_values(change) for change in changes]
-        content = {"cluster": loaded.config.name, "changes": values, "count": len(changes)}
+        content = {
+            "cluster": loaded.config.name,
+            "changes": values,
+            "count": len(changes),
+            "joining": list(joining),
+        }
         print_document(form, "UpPlan", content)
     else:
         if changes:
             rows = [(c.action, c.unit, c.why + (" (!)" * c.disruptive)) for c in changes]
             print(table(("DO", "TO", "BECAUSE"), rows))
-        print(f"{len(changes)} to change" + ("; nothing was done" if changes else ""))
+        awaited = f"; still starting: {', '.join(joining)}" if joining else ""
+        print(f"{len(changes)} to change" + ("; nothing was done" if changes else "") + awaited)
 
 
 def _print_result(
@@ -235,7 +306,24 @@ def _print_result(
 def _note_other_port(config: ClusterConfig, status: ClusterStatus | None) -> None:
     wanted, url = config.gateway.port, status.gateway if status is not None else ""
     if wanted and url and not url.rstrip("/").endswith(f":{wanted}"):
-        sys.stderr.write(f"port {wanted} was taken: the gateway is {url}\n")
+        sys.stderr.write(
+            f"port {wanted} is taken: the gateway is {url}; once the port is free, "
+            f"evctl up {config.name} goes back to it\n"
+        )
+
+
+def _note_held_split(
+    loaded: LoadedCluster, status: ClusterStatus | None, asked: str | None
+) -> None:
+    """A split set by hand outlives the cluster, and is not the file's any more."""
+    config = loaded.config
+    if asked or status is None or status.mode != "hold" or status.target_split == config.split:
+        return
+    by = f" by {status.held_by}" if status.held_by else ""
+    sys.stderr.write(
+        f"split {status.target_split} is held{by}, the file says {config.split}: "
+        f"evctl split set {config.split}{cluster_flag(config.name)} goes back\n"
+    )
 
 
 def _result_values(loaded: LoadedCluster, result: UpResult) -> dict[str, Any]:
@@ -266,14 +354,16 @@ def _tell_shortfall(result: UpResult, cluster: str) -> None:
         names = ", ".join(result.failed)
         tell_partial(
             "EV-1820",
-            f"evctl logs {next(iter(result.failed))} --tail 50, then evctl up {cluster}",
-            f"{len(result.failed)} node(s) of cluster {cluster} did not come up",
+            f"evctl logs {next(iter(result.failed))} --tail 50{cluster_flag(cluster)}, "
+            f"then evctl up {cluster}",
+            f"{number_of(len(result.failed), 'node')} of cluster {cluster} did not come up",
             f"failed: {names}; {'the others serve' if result.serves else 'none serves'}",
         )
     elif code is ExitCode.TIMED_OUT:
         tell_partial(
             "EV-1821",
-            f"evctl up {cluster} waits again; evctl logs {CONTROL} --tail 50 says more",
+            f"evctl up {cluster} waits again; "
+            f"evctl logs {CONTROL} --tail 50{cluster_flag(cluster)} says more",
             f"not all nodes of cluster {cluster} have joined",
             "the time to wait is over; what runs goes on",
         )

@@ -7,13 +7,13 @@ import platform
 import typer
 
 from evctl import __version__
-from evctl.cli.output import Form, OutputOption, chosen, print_document
+from evctl.cli.output import Form, NamesOption, chosen, print_document
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
-def version(output: OutputOption = None) -> None:
+def version(output: NamesOption = None) -> None:
     """Print the version."""
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML, Form.NAME)
     if form in (Form.TABLE, Form.NAME):

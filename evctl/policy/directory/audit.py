@@ -55,11 +55,14 @@ def _check_run(directory: Directory, run: Run) -> list[str]:
     assert parent is not None
     if run.end - run.start != len(run.keys) // 16 or run.start >= run.end:
         problems.append(f"{_name(run)} holds {len(run.keys)} bytes")
+    if run.whole != (run.start, run.end):
+        problems.append(f"{_name(run)} says that all of it is {run.whole}")
     if run.start != parent.end:
         problems.append(f"{_name(run)} is below one that ends at {parent.end}")
     if parent.kids is None or parent.kids.get(bytes(run.keys[:16])) is not run:
         problems.append(f"{_name(run)} is not among its parent's")
-    if run.kids == {} or run.ends == {} or run.tips == {} or run.refs == {}:
+    tables = (run.kids, run.ends, run.tips, run.refs, run.promised, run.l1, run.l2)
+    if any(table is not None and not table for table in tables):
         problems.append(f"{_name(run)} keeps an empty table")
     held_to = max((s[-1] for tier in run.tiers for s in tier.values()), default=0)
     tips_to = max((tip.end for tip in run.tips or ()), default=0)
@@ -140,7 +143,7 @@ def _check_nodes(directory: Directory, runs: list[Run]) -> list[str]:
         blocks, classes = [0, 0, 0], [0, 0, 0]
         for run in held:
             for tier in (1, 2):
-                blocks[tier] += spans.size(run.tiers[tier - 1].get(node, ()))
+                blocks[tier] += spans.size(run.held(node, tier))
             steps = (run.refs or {}).get(node, ())
             for low, high in spans.pairs(run.present(node)):
                 for start, end, count in spans.within(steps, run.start, low, high):

@@ -7,10 +7,13 @@ branches and phases that name n, where n holds x (design, section 3). All work i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from evctl.policy.directory import spans
 from evctl.policy.directory.runs import Node, Run
+from evctl.policy.directory.spans import Change, Spans, Steps
 
 LEASE = 1
 SUSPECT = 1 << 20
@@ -74,12 +77,13 @@ class Counts:
     def add(self, run: Run, start: int, end: int, node: Node, delta: int) -> None:
         """Add to the counts of [start, end) of the path that `run` ends."""
         while start < end:
-            if start >= run.start:
+            low = run.start
+            if start >= low:
                 self._add_in(run, start, end, node, delta)
                 return
-            if run.start < end:
-                self._add_in(run, run.start, end, node, delta)
-                end = run.start
+            if low < end:
+                self._add_in(run, low, end, node, delta)
+                end = low
             assert run.parent is not None
             run = run.parent
 
@@ -87,42 +91,88 @@ class Counts:
         refs = run.refs
         if refs is None:
             refs = run.refs = {}
-        steps, changes = spans.shift(refs.get(node, ()), run.start, start, end, delta)
+        kept = refs.get(node)
+        if kept is None:
+            if end == run.end:
+                end = run.end
+            kept = ()
+        elif kept[-2] == start and kept[-1] == delta:  # what a branch adds behind its own
+            refs[node] = (*kept[:-2], end, delta) if len(kept) > 2 else (end, delta)
+            if (run.full | run.part) & node.bit:
+                self._turn(run, node, ((start, end, 0, delta),))
+            return
+        steps, changes = spans.shift(kept, run.start, start, end, delta)
         if steps:
+            if steps[0] == run.end:  # mostly what the other phase's node has: share it
+                for other in refs.values():
+                    if other == steps:
+                        steps = other
+                    break
             refs[node] = steps
         else:
             del refs[node]
-            run.refs = refs or None
-        if not (run.full | run.part) & node.bit:
-            return
-        held = run.present(node)
-        if held[-1] <= start:
-            return
+            if not refs:
+                run.refs = None
+        if (run.full | run.part) & node.bit:
+            self._turn(run, node, changes)
+
+    def _turn(self, run: Run, node: Node, changes: Sequence[Change]) -> None:
+        """Counts of a run changed at a node that holds some of it."""
+        held: Spans = ()
         for low, high, before, after in changes:
+            if before >= LIVE and after >= LIVE:
+                continue
             old, new = class_of(before), class_of(after)
             if old == new:
                 continue
+            held = held or run.present(node)
+            if held[-1] <= low:
+                return
             for first, last in spans.pairs(spans.clip(held, low, high)):
                 node.classes[old] -= last - first
                 node.classes[new] += last - first
-                self._emit(run, first, last, node, new)
+                self._emit(node, new, run.slice(first, last))
 
     def appeared(self, run: Run, node: Node, start: int, end: int) -> None:
         """The node holds [start, end) of the run now, and did not before."""
         steps = run.refs.get(node, ()) if run.refs else ()
-        for low, high, count in spans.within(steps, run.start, start, end):
+        count = _only(steps, start, end)
+        if count is not None:
             block_class = class_of(count)
+            node.classes[block_class] += end - start
+            if block_class != UNTOLD:
+                self._emit(node, block_class, run.slice(start, end))
+            return
+        for low, high, each in spans.within(steps, run.start, start, end):
+            block_class = class_of(each)
             node.classes[block_class] += high - low
             if block_class != UNTOLD:
-                self._emit(run, low, high, node, block_class)
+                self._emit(node, block_class, run.slice(low, high))
 
     def vanished(self, run: Run, node: Node, start: int, end: int) -> None:
         """The node holds [start, end) of the run no more, in any tier."""
         steps = run.refs.get(node, ()) if run.refs else ()
-        for low, high, count in spans.within(steps, run.start, start, end):
-            node.classes[class_of(count)] -= high - low
+        count = _only(steps, start, end)
+        if count is not None:
+            node.classes[class_of(count)] -= end - start
+            return
+        for low, high, each in spans.within(steps, run.start, start, end):
+            node.classes[class_of(each)] -= high - low
 
-    def _emit(self, run: Run, start: int, end: int, node: Node, block_class: int) -> None:
+    def unnamed(self, node: Node, added: int, keys: bytes) -> None:
+        """The node holds so many blocks more, which nobody refers to there."""
+        node.classes[0] += added
+        self._emit(node, 0, keys)
+
+    def _emit(self, node: Node, block_class: int, keys: bytes) -> None:
         self.epoch += 1
-        keys = run.slice(start, end)
         self._pending.append(RefDelta(node.name, node.boot_id, block_class, keys, self.epoch))
+
+
+def _only(steps: Steps, start: int, end: int) -> int | None:
+    """The count of all of [start, end), where the last step or none covers it; else None."""
+    if not steps or steps[-2] <= start:
+        return 0
+    if end <= steps[-2] and (len(steps) == 2 or steps[-4] <= start):
+        return steps[-1]
+    return None

@@ -15,13 +15,14 @@ def cut(index: dict[bytes, Run], run: Run, position: int) -> Run:
     """Cut a run in two and return the upper part; `run` stays the lower one."""
     assert run.parent is not None
     at = (position - run.start) * KEY_BYTES
-    upper = Run(run.parent, run.start, bytes(run.keys[:at]))
+    start = run.start
+    upper = Run(run.parent, start, bytes(run.keys[:at]))
     kids = run.parent.kids
     assert kids is not None
     kids[bytes(run.keys[:KEY_BYTES])] = upper
-    start = upper.start
     run.keys = run.keys[at:]
-    run.start = position
+    run.start = upper.end = position
+    run.whole, upper.whole = (position, run.end), (start, position)
     run.parent = upper
     upper.kids = {bytes(run.keys[:KEY_BYTES]): run}
     index[upper.key(position)] = upper
@@ -32,7 +33,7 @@ def cut(index: dict[bytes, Run], run: Run, position: int) -> Run:
     run.promised, upper.promised = _split_steps(run.promised, position)
     run.full = run.part = run.expect = upper.full = upper.part = upper.expect = 0
     for half in (upper, run):
-        for node in {**half.tiers[0], **half.tiers[1], **(half.promised or {})}:
+        for node in _told(half):
             half.tell(node)
     moved = [tip for tip in run.tips or () if tip.end <= position]
     for tip in moved:
@@ -58,10 +59,10 @@ def join(index: dict[bytes, Run], upper: Run, lower: Run) -> None:
         index[upper.key(position)] = lower
     ends.update(lower.ends or {})
     lower.ends = ends or None
-    for tier in (0, 1):
-        for node, held in upper.tiers[tier].items():
-            below = lower.tiers[tier].get(node, ())
-            lower.tiers[tier][node] = spans.union(held, below)
+    lower.whole = (upper.start, lower.end)
+    for tier, table in enumerate(upper.tiers, 1):
+        for node, held in table.items():
+            lower.hold(node, tier, spans.union(held, lower.held(node, tier)))
             node.runs.pop(upper, None)
             node.runs[lower] = None
     lower.refs = _joined_steps(upper.refs, lower.refs, at)
@@ -71,12 +72,17 @@ def join(index: dict[bytes, Run], upper: Run, lower: Run) -> None:
     lower.parent = upper.parent
     lower.parent.kids[bytes(lower.keys[:KEY_BYTES])] = lower  # type: ignore[index]
     lower.full = lower.part = lower.expect = 0
-    for node in {**lower.tiers[0], **lower.tiers[1], **(lower.promised or {})}:
+    for node in _told(lower):
         lower.tell(node)
     for tip in list(upper.tips or ()):
         tip.run = lower
         lower.settle(tip)
     upper.parent = upper.tips = None
+
+
+def _told(run: Run) -> dict[Node, object]:
+    """Nodes that may be in its masks."""
+    return {**(run.l1 or {}), **(run.l2 or {}), **(run.promised or {})}
 
 
 def _joined_ends(upper: Run, lower: Run) -> int:
@@ -103,19 +109,16 @@ def _split_ends(index: dict[bytes, Run], run: Run, upper: Run) -> None:
 
 def _split_copies(run: Run, upper: Run, node: Node, start: int) -> None:
     at = upper.end
-    for tier in (0, 1):
-        held = run.tiers[tier].get(node)
-        if held is None:
+    for tier in (1, 2):
+        held = run.held(node, tier)
+        if not held:
             continue
         above, below = spans.clip(held, start, at), spans.clip(held, at, run.end)
         if above:
-            upper.tiers[tier][node] = above
+            upper.hold(node, tier, above)
             node.runs[upper] = None
-        if below:
-            run.tiers[tier][node] = below
-        else:
-            del run.tiers[tier][node]
-    if node not in run.tiers[0] and node not in run.tiers[1]:
+        run.hold(node, tier, below)
+    if not run.held(node, 1) and not run.held(node, 2):
         del node.runs[run]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from evctl.core.blocks import KEY_BYTES
 from evctl.core.split import Phase
 from evctl.policy.directory.copies import TIERS, Copies
 from evctl.policy.directory.counts import Counts, RefDelta
-from evctl.policy.directory.ledger import DECODE, PHASES, PREFILL, Branch, BranchState, Ledger
+from evctl.policy.directory.ledger import DECODE, PREFILL, BranchState, Ledger
 from evctl.policy.directory.matching import Match, Names, match, sources, tier_coverage
 from evctl.policy.directory.requests import Request, Requests
 from evctl.policy.directory.rules import Rules
@@ -16,6 +18,7 @@ from evctl.policy.directory.tallies import Tallies
 from evctl.policy.directory.tree import Tree
 
 _MOST_BOOTS = 4096
+_PREFILL = Phase.PREFILL
 _PRUNED_AT_ONCE = 32
 """Runs: about 0.1 ms."""
 
@@ -30,11 +33,11 @@ class Directory:
         self.names = Names()
         self.tree = Tree()
         self.counts = Counts()
-        self.copies = Copies(self.tree, self.counts)
         self.ledger = Ledger(self.tree, self.counts, config.tombstones)
         self.requests = Requests(self.tree, self.counts, self.ledger, self.tallies)
+        self.copies = Copies(self.tree, self.counts, self.requests)
         self.rules = Rules(self.ledger, self.tallies, config)
-        self._past: dict[tuple[str, str], None] = {}
+        self._past: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     # ------------------------------------------------------------ nodes
 
@@ -80,8 +83,8 @@ class Directory:
 
     def add_root(self, root_key: bytes) -> None:
         """A parent of first blocks. Arrivals bring theirs; a rebuild from inventories adds them
-        first."""
-        self.tree.roots[root_key] = None
+        first. The last few thousand are known."""
+        self.tree.add_root(root_key)
 
     def stored(
         self, node: str, boot_id: str, tier: int, parent: bytes, keys: bytes, request_id: str = ""
@@ -96,15 +99,10 @@ class Directory:
             self.tallies.malformed += 1
             return False
         request = self.requests.reporting(request_id) if request_id else None
-        hint = self.requests.path_of(request) if request is not None else None
-        found = self.copies.store(life, tier, parent, keys, hint)
-        if found is None:
-            self.tallies.unknown_parent += 1
-            return False
-        if request is not None:
-            run, end = found
-            self.requests.grew(request, life, end - len(keys) // KEY_BYTES, run, end)
-        return True
+        if self.copies.store(life, tier, parent, keys, request):
+            return True
+        self.tallies.unknown_parent += 1
+        return False
 
     def evicted(self, node: str, boot_id: str, tier: int, keys: bytes) -> int:
         """KvEvicted: returns how many of the blocks were held there until now."""
@@ -130,18 +128,27 @@ class Directory:
     def match(self, keys: bytes, tenant: str = "", branch: str = "") -> Match:
         """Where the leading blocks of a prompt are. Naming the branch saves time, nothing
         else: it starts at the branch's leaf. Changes nothing."""
-        run, end = self._locate(keys, self.ledger.branches.get((tenant, branch)))
-        return match(self.names, self.tree.path(run), end, len(keys) // KEY_BYTES)
+        tree = self.tree
+        start, keep = tree.root, 0
+        if branch:
+            known = self.ledger.branches.get((tenant, branch))
+            if known is not None:
+                start, keep = tree.shared(keys, known.run, known.end)
+        path = tree.path(start)
+        _, end = tree.descend(keys, start, keep, 0, path)
+        return match(self.names, path, end, len(keys) // KEY_BYTES)
 
     def sources(self, keys: bytes, tier: int) -> list[tuple[int, int, tuple[str, ...]]]:
         """(start, end, nodes) for the pieces of a known prefix, in order: who can send what."""
-        run, end = self.tree.descend(keys, self.tree.root, 0)
-        return sources(self.tree.path(run), end, tier)
+        path: list[Run] = []
+        _, end = self.tree.descend(keys, self.tree.root, 0, 0, path)
+        return sources(path, end, tier)
 
     def tier_coverage(self, keys: bytes, tier: int) -> dict[str, int]:
         """node -> leading blocks that it holds in that tier alone."""
-        run, end = self.tree.descend(keys, self.tree.root, 0)
-        return tier_coverage(self.tree.path(run), end, tier)
+        path: list[Run] = []
+        _, end = self.tree.descend(keys, self.tree.root, 0, 0, path)
+        return tier_coverage(path, end, tier)
 
     def arrive(
         self,
@@ -156,22 +163,25 @@ class Directory:
         section 3. Returns the match as it was before."""
         total = len(keys) // KEY_BYTES
         keys = keys[: total * KEY_BYTES]
+        tree = self.tree
         if request_id in self.requests.open:
             self.tallies.duplicate_request += 1
             return self.match(keys)
-        self.tree.roots[root_key] = None
+        tree.add_root(root_key)
         branch = self.rules.branch_of(tenant, signal, now_s)
         keep = 0
-        start: Run = self.tree.root
+        start: Run = tree.root
         if branch is not None:
             near = branch
             if not branch.end:
                 near = self.ledger.branches.get((tenant, branch.parent), branch)
-            start, keep = self.tree.shared(keys, near.run, near.end)
-        run, known = self.tree.descend(keys, start, keep)
-        found = match(self.names, self.tree.path(run), known, total)
-        run = self.tree.ensure(keys, run, known)
-        request = self.requests.start(request_id, run, total, branch)
+            start, keep = tree.shared(keys, near.run, near.end)
+        path = tree.path(start)
+        run, known = tree.descend(keys, start, keep, 0, path)
+        found = match(self.names, path, known, total)
+        if known < total:
+            run = tree.extend(run, known, keys[known * KEY_BYTES :])
+        request = self.requests.start(request_id, root_key, run, total, branch)
         if branch is not None and signal is not None:
             request.final = signal.final
             self.rules.resume(branch, min(keep, branch.end), run, total, signal.version)
@@ -295,23 +305,16 @@ class Directory:
         self.tallies.unknown_request += request is None
         return request
 
-    def _locate(self, keys: bytes, branch: Branch | None) -> tuple[Run, int]:
-        start: tuple[Run, int] = (self.tree.root, 0)
-        if branch is not None:
-            start = self.tree.shared(keys, branch.run, branch.end)
-        return self.tree.descend(keys, *start)
-
     def _lose(self, life: Node) -> None:
         self.requests.forget_node(life)
-        for _ in self.ledger.forget_node(life, PHASES):
-            pass
+        self.ledger.drop_node(life)
         self.copies.drop_node(life)
         self.names.free(life)
         del self.nodes[life.name]
         self._past[life.name, life.boot_id] = None
         if len(self._past) > _MOST_BOOTS:
-            del self._past[next(iter(self._past))]
+            self._past.popitem(last=False)
 
 
 def _index(phase: Phase) -> int:
-    return PREFILL if phase is Phase.PREFILL else DECODE
+    return PREFILL if phase is _PREFILL else DECODE

@@ -6,6 +6,7 @@ context that name a node; `Counts` keeps how often a node's blocks are named.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from enum import StrEnum
 
@@ -17,7 +18,7 @@ from evctl.policy.directory.tree import Tree
 PREFILL, DECODE = PHASES = (0, 1)
 """Phases as indexes: enums hash too slowly for what is asked of every request."""
 
-Held = list[tuple[int, int, Node]]
+Held = tuple[tuple[int, int, Node], ...]
 """(start, end, node), ascending, disjoint; blocks of the context without one have no holder."""
 
 
@@ -86,7 +87,7 @@ class Branch:
         self.run = root
         self.end = 0
         self.prompt_end = 0
-        self.held: list[Held] = [[], []]
+        self.held: list[Held] = [(), ()]
         self.asked = [0, 0]
         self.latest = 0
         self.announced = False
@@ -102,7 +103,7 @@ class Ledger:
         self._counts = counts
         self._most_ended = tombstones
         self.branches: dict[tuple[str, str], Branch] = {}
-        self.ended: dict[tuple[str, str], None] = {}
+        self.ended: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.quiet: dict[Kind, dict[Branch, None]] = {kind: {} for kind in Kind}
         """Live branches without a request, the longest silent first."""
 
@@ -125,7 +126,7 @@ class Ledger:
         branch.state = BranchState.ENDED
         self.ended[branch.tenant, branch.id] = None
         if len(self.ended) > self._most_ended:
-            del self.ended[next(iter(self.ended))]
+            self.ended.popitem(last=False)
         branch.run.leave(branch)
         self._tree.trim(branch.run)
 
@@ -174,7 +175,7 @@ class Ledger:
     def copy_holders(self, source: Branch, target: Branch) -> None:
         """A fork refers to what its parent refers to, where the parent does."""
         for phase in PHASES:
-            for start, end, node in list(source.held[phase]):
+            for start, end, node in source.held[phase]:
                 self.assign(target, phase, start, end, node)
 
     # ------------------------------------------------------------ references
@@ -189,10 +190,11 @@ class Ledger:
             low, high, _ = held[-1]  # nearly always: the same node holds what was added
             if high < end:
                 counts.add(run, high, end, held[-1][2], unit)
-                held[-1] = (low, end, held[-1][2])
+                grown = (low, end, held[-1][2])
+                branch.held[phase] = (*held[:-1], grown) if len(held) > 1 else (grown,)
             return
-        before: Held = []
-        after: Held = []
+        before: list[tuple[int, int, Node]] = []
+        after: list[tuple[int, int, Node]] = []
         at = start
         for low, high, holder in held:
             if high <= start:
@@ -214,7 +216,7 @@ class Ledger:
                 counts.add(run, first, last, holder, -unit)
         if node is not None and at < end:
             counts.add(run, at, end, node, unit)
-        between: Held = [] if node is None else [(start, end, node)]
+        between = [] if node is None else [(start, end, node)]
         branch.held[phase] = _merged(before + between + after)
         self._name(branch, [holder for _, _, holder in held], node)
 
@@ -227,14 +229,14 @@ class Ledger:
                 return
             if holder is node and high >= start:
                 self._counts.add(branch.run, high, end, node, branch.unit)
-                held[0] = (low, end, node)
+                branch.held[phase] = ((low, end, node),)
                 return
         for low, high in _free(held, start, end):
             self.assign(branch, phase, low, high, node)
 
     def forget_unverified(self, branch: Branch, phase: int, end: int, node: Node) -> None:
         """Names for the first `end` blocks that point at the node, which has not stored them."""
-        for low, high, holder in list(branch.held[phase]):
+        for low, high, holder in branch.held[phase]:
             if holder is not node or low >= end:
                 continue
             high = min(high, end)
@@ -245,12 +247,32 @@ class Ledger:
                     self.assign(branch, phase, first, last, None)
                 run = run.parent
 
+    def drop_node(self, node: Node) -> None:
+        """The node's life is over: all references to it go, and nobody is told, for its copies
+        go too. Leases and promises are gone already."""
+        done: dict[Run, int] = {}
+        for branch in node.named:
+            for phase in PHASES:
+                held = branch.held[phase]
+                starts = [start for start, _, holder in held if holder is node]
+                if not starts:
+                    continue
+                branch.held[phase] = tuple([each for each in held if each[2] is not node])
+                run, start = branch.run, starts[0]
+                while run.end > start and done.get(run, run.end) > start:
+                    done[run] = start
+                    refs = run.refs
+                    if refs is not None and refs.pop(node, ()) and not refs:
+                        run.refs = None
+                    run = run.parent  # type: ignore[assignment]
+        node.named = {}
+
     def forget_node(self, node: Node, phases: tuple[int, ...]) -> Iterator[Branch]:
         """Drop every reference to the node in those phases; yields the branches touched."""
-        for branch in [b for b in node.named if isinstance(b, Branch)]:
+        for branch in list(node.named):
             touched = False
             for phase in phases:
-                for start, end, holder in list(branch.held[phase]):
+                for start, end, holder in branch.held[phase]:
                     if holder is node:
                         self.assign(branch, phase, start, end, None)
                         touched = True
@@ -280,11 +302,11 @@ def _free(held: Held, start: int, end: int) -> list[tuple[int, int]]:
     return free
 
 
-def _merged(held: Held) -> Held:
-    merged: Held = []
+def _merged(held: list[tuple[int, int, Node]]) -> Held:
+    merged: list[tuple[int, int, Node]] = []
     for start, end, node in held:
         if merged and merged[-1][2] is node and merged[-1][1] == start:
             merged[-1] = (merged[-1][0], end, node)
         else:
             merged.append((start, end, node))
-    return merged
+    return tuple(merged)

@@ -12,6 +12,7 @@ from evctl.policy.directory.runs import Node, Run
 from evctl.policy.directory.spans import Spans
 
 _MOST_CACHED = 256
+_FEW_BITS = 16
 _BITS = bytes.maketrans(b"01", b"\x00\x01")
 
 
@@ -38,7 +39,8 @@ class Names:
     def __init__(self) -> None:
         self.nodes: list[Node | None] = []
         self.names: list[str] = []
-        self._cache: dict[int, dict[str, int]] = {}
+        self._cache: dict[int, tuple[int, dict[str, int]]] = {}
+        """Mask -> what it was last asked for: a copy of a dict costs a tenth of a new one."""
 
     def take(self, name: str, boot_id: str) -> Node:
         """A new life with the lowest free bit."""
@@ -65,13 +67,21 @@ class Names:
         if named is None:
             if len(self._cache) >= _MOST_CACHED:
                 self._cache.clear()
-            named = self._cache[mask] = dict.fromkeys(compress(self.names, _selectors(mask)), 0)
-        return dict.fromkeys(named, blocks)
+            names = compress(self.names, _selectors(mask))
+            named = self._cache[mask] = (blocks, dict.fromkeys(names, blocks))
+        elif named[0] != blocks:
+            named = self._cache[mask] = (blocks, dict.fromkeys(named[1], blocks))
+        return named[1].copy()
 
     def each(self, mask: int) -> list[Node]:
         """Nodes in the mask."""
-        if not mask & (mask - 1):
-            nodes = [self.nodes[mask.bit_length() - 1]] if mask else []
+        nodes: list[Node | None]
+        if mask.bit_count() <= _FEW_BITS:
+            nodes = []
+            while mask:
+                bit = mask & -mask
+                nodes.append(self.nodes[bit.bit_length() - 1])
+                mask ^= bit
         else:
             nodes = list(compress(self.nodes, _selectors(mask)))
         return [node for node in nodes if node is not None]
@@ -82,39 +92,50 @@ def _selectors(mask: int) -> bytes:
 
 
 def match(names: Names, path: list[Run], end: int, total: int) -> Match:
-    """What nodes hold of the first `end` blocks of a path."""
+    """What nodes hold of the first `end` blocks of a path.
+
+    `alive` are the nodes that hold all of it up to a run. Where some drop out, what they reached
+    is noted; those that go on may be noted too, for they are noted again further down.
+    """
     if not path:
         return Match(total, 0, 0, 0, {}, {})
     coverage: dict[str, int] = {}
-    alive = path[0].full
+    first = path[0]
+    alive = first.full
     broken = promises = None
+    if first.part:
+        alive |= _partial(names, first, first.part, end, coverage)
     for run in path:
-        full, start = run.full, run.start
+        full = run.full
         if run.promised:
             promises = run
         if not full and broken is None:
             broken = run
-        if start == 0:
-            if run.part:
-                alive |= _partial(names, run, run.part, end, coverage)
-        elif alive & full != alive:
-            partly = alive & run.part
-            if partly:
-                full |= _partial(names, run, partly, end, coverage)
-            out = alive & ~(full | partly)
-            if out & (out - 1):
-                coverage.update(names.among(out, start))
-            elif out:
-                coverage[names.names[out.bit_length() - 1]] = start
-            alive &= full
-        elif not alive and broken is not None and promises is not None:
+        if alive & full == alive:
+            if alive or broken is None or promises is None:
+                continue
             break
+        if not run.start:
+            continue
+        partly = alive & run.part
+        out = alive & ~(full | partly)
+        if out:
+            if not out & (out - 1):
+                coverage[names.names[out.bit_length() - 1]] = run.start
+            elif coverage:
+                coverage.update(names.among(out, run.start))
+            else:  # sets of those that are alive recur, so that names are at hand
+                coverage = names.among(alive, run.start)
+        alive &= full
+        if partly:
+            alive |= _partial(names, run, partly, end, coverage)
     if alive:
-        whole = names.among(alive, end)
-        if coverage:
-            coverage.update(whole)
+        if not coverage:
+            coverage = names.among(alive, end)
+        elif alive & (alive - 1):
+            coverage.update(names.among(alive, end))
         else:
-            coverage = whole
+            coverage[names.names[alive.bit_length() - 1]] = end
     stored = expected = end if broken is None else _anywhere(path, end, promised=False)
     promised: dict[str, int] = {}
     if promises is not None:
@@ -128,13 +149,11 @@ def _partial(names: Names, run: Run, among: int, end: int, coverage: dict[str, i
     returns those that reach the end of the path all the same."""
     reaching = 0
     start = run.start
-    first, second = run.tiers
+    first, second = run.l1, run.l2
+    table = second if not first else first if not second else None
     for node in names.each(among):
-        held = first.get(node) or second[node]
-        if (node in first and node in second) or len(held) > 2:
-            reach = spans.lead(run.present(node), start)
-        else:
-            reach = held[1] if held[0] <= start else start
+        held = run.present(node) if table is None else table[node]
+        reach = held[1] if held[0] <= start else start
         if reach >= end:
             reaching |= node.bit
         elif reach:

@@ -6,6 +6,8 @@ report is found without a search.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from evctl.policy.directory import spans
 from evctl.policy.directory.counts import LEASE, Counts
 from evctl.policy.directory.ledger import DECODE, PHASES, PREFILL, Branch, BranchState, Ledger
@@ -15,21 +17,27 @@ from evctl.policy.directory.tree import Tree
 
 _MOST_CLOSED = 1024
 
+Hint = tuple[Run, tuple[int, int], bytes]
+"""Where blocks may be: the run where a path ends, two positions of the path that they are likely
+to begin or end at, the parent of the path."""
+
 
 class Request:
     """A request between arrival and end. Equal by identity.
 
     number: order of arrival. branch: None if it has none, or comes too late to count. prompt:
     blocks of its prompt; `end` grows past it with what it generates. leases: (phase, start,
-    end, node) that its transfers read, on its path.
+    end, node) that its transfers read, on its path. root: what its first block is a child of.
     """
 
     __slots__ = (
-        "branch", "end", "final", "id", "leases", "nodes", "number", "promise", "prompt", "run",
+        "branch", "end", "final", "id", "leases", "nodes", "number", "promise", "prompt", "root",
+        "run",
     )  # fmt: skip
 
-    def __init__(self, request_id: str, number: int, run: Run, prompt: int) -> None:
+    def __init__(self, request_id: str, number: int, root: bytes, run: Run, prompt: int) -> None:
         self.id = request_id
+        self.root = root
         self.number = number
         self.run = run
         self.end = prompt
@@ -38,7 +46,7 @@ class Request:
         self.final = False
         self.nodes: list[Node | None] = [None, None]
         self.promise: tuple[Node, int] | None = None
-        self.leases: list[tuple[int, int, int, Node]] = []
+        self.leases: tuple[tuple[int, int, int, Node], ...] = ()
 
 
 class Requests:
@@ -51,15 +59,17 @@ class Requests:
         self._tallies = tallies
         self._arrived = 0
         self.open: dict[str, Request] = {}
-        self._closed: dict[str, Request] = {}
+        self._closed: OrderedDict[str, Request] = OrderedDict()
         """The last that ended: an engine may report a block after the end of its request."""
 
-    def start(self, request_id: str, run: Run, prompt: int, branch: Branch | None) -> Request:
+    def start(
+        self, request_id: str, root: bytes, run: Run, prompt: int, branch: Branch | None
+    ) -> Request:
         """Keep its path, and count it on its branch."""
         self._arrived += 1
-        request = Request(request_id, self._arrived, run, prompt)
+        request = Request(request_id, self._arrived, root, run, prompt)
         self.open[request_id] = request
-        request.run.settle(request)
+        run.settle(request)
         if branch is not None:
             request.branch = branch
             branch.open += 1
@@ -101,54 +111,65 @@ class Requests:
         if node is not None and branch is not None:
             self._ledger.forget_unverified(branch, phase, self._scope(request), node)
 
-    def grew(self, request: Request, node: Node, start: int, run: Run, end: int) -> None:
-        """`node` stored [start, end) of the path that `run` ends, for this request. What goes
-        on from its cursor was generated, and belongs to its branch if that has not moved on."""
+    def grew(self, request: Request, node: Node, start: int, run: Run, end: int) -> bool:
+        """`node` stores [start, end) of the path that `run` ends, for this request. What goes
+        on from its cursor was generated, and belongs to its branch if that has not moved on.
+        False if that changed nothing."""
+        changed = False
         at = request.end
-        if request.id in self.open and start <= at < end and meet(request.run, at, run, end) == at:
+        if start <= at < end and request.id in self.open:
             old = request.run
-            request.run.leave(request)
-            request.run, request.end = run, end
-            request.run.settle(request)
-            if old is not run:
-                self._tree.trim(old)
+            if old is run or meet(old, at, run, end) == at:
+                changed = True
+                request.end = end
+                if old is not run:
+                    old.leave(request)
+                    request.run = run
+                    run.settle(request)
+                    self._tree.trim(old)
         branch = request.branch
         if branch is None or branch.latest != request.number:
-            return
+            return changed
         at = branch.end
-        if branch.state is BranchState.ENDED or not start <= at < end:
-            return
-        if at >= request.prompt and meet(branch.run, at, run, end) == at:
+        if not start <= at < end or at < request.prompt or branch.state is BranchState.ENDED:
+            return changed
+        if branch.run is run or meet(branch.run, at, run, end) == at:
+            changed = True
             self._ledger.set_context(branch, at, run, end)
             for phase in (DECODE, PREFILL):
                 if request.nodes[phase] is node:
                     self._ledger.adopt(branch, phase, at, end, node)
                     break
+        return changed
 
     def reporting(self, request_id: str) -> Request | None:
         """The request of that id, under way or over for a short time only."""
         return self.open.get(request_id) or self._closed.get(request_id)
 
-    def path_of(self, request: Request) -> tuple[Run, int] | None:
-        """Its cursor; its branch's once it is over."""
+    def hint(self, request: Request) -> Hint | None:
+        """Where blocks that it stores are likely to be: at its cursor, or its branch's once it
+        is over."""
+        prompt = request.prompt
         if request.id in self.open:
-            return request.run, request.end
+            return request.run, (request.end, prompt), request.root
         branch = request.branch
         if branch is None or branch.state is BranchState.ENDED:
             return None
-        return branch.run, branch.end
+        return branch.run, (branch.end, prompt), request.root
 
     def close(self, request: Request) -> None:
         """It is over: its path, promise and leases are let go."""
         del self.open[request.id]
-        self.release(request)
-        for phase in PHASES if request.leases else ():
-            self._release_leases(request, phase)
+        if request.promise is not None:
+            self.release(request)
+        if request.leases:
+            for phase in PHASES:
+                self._release_leases(request, phase)
         if request.branch is not None:
             request.branch.open -= 1
             self._closed[request.id] = request
             if len(self._closed) > _MOST_CLOSED:
-                del self._closed[next(iter(self._closed))]
+                self._closed.popitem(last=False)
         request.run.leave(request)
         self._tree.trim(request.run)
         request.run, request.end = self._tree.root, 0
@@ -157,7 +178,8 @@ class Requests:
 
     def promise(self, request: Request, node: Node, start: int) -> None:
         """The node will hold its prompt from block `start` on."""
-        self.release(request)
+        if request.promise is not None:
+            self.release(request)
         request.promise = (node, start)
         self._promise(request, node, start, 1)
 
@@ -173,7 +195,7 @@ class Requests:
         """A transfer for that phase of it reads [start, end) of its path from the node."""
         end = min(end, request.prompt)
         if start < end:
-            request.leases.append((phase, start, end, node))
+            request.leases = (*request.leases, (phase, start, end, node))
             self._counts.add(request.run, start, end, node, LEASE)
 
     def forget_node(self, node: Node) -> None:
@@ -184,14 +206,18 @@ class Requests:
             request.nodes = [None if n is node else n for n in request.nodes]
             if request.promise is not None and request.promise[0] is node:
                 self.release(request)
-            for lease in [lease for lease in request.leases if lease[3] is node]:
-                request.leases.remove(lease)
-                self._counts.add(request.run, lease[1], lease[2], node, -LEASE)
+            leases = request.leases
+            request.leases = tuple(lease for lease in leases if lease[3] is not node)
+            for _, start, end, lender in leases:
+                if lender is node:
+                    self._counts.add(request.run, start, end, node, -LEASE)
 
     def _release_leases(self, request: Request, phase: int) -> None:
-        for lease in [lease for lease in request.leases if lease[0] == phase]:
-            request.leases.remove(lease)
-            self._counts.add(request.run, lease[1], lease[2], lease[3], -LEASE)
+        leases = request.leases
+        request.leases = tuple([lease for lease in leases if lease[0] != phase])
+        for its_phase, start, end, node in leases:
+            if its_phase == phase:
+                self._counts.add(request.run, start, end, node, -LEASE)
 
     def _promise(self, request: Request, node: Node, start: int, delta: int) -> None:
         run = request.run
@@ -199,11 +225,13 @@ class Requests:
         while run.parent is not None and start < end:
             low = max(start, run.start)
             if low < end:
-                table = run.promised = run.promised or {}
+                table = run.promised
+                if table is None:
+                    table = run.promised = {}
                 steps, _ = spans.shift(table.get(node, ()), run.start, low, end, delta)
                 if steps:
                     table[node] = steps
-                    run.tell(node)
+                    run.tell_expected(node)
                 else:
                     del table[node]
                     run.expect &= ~node.bit

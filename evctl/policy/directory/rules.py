@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Final
 
 from evctl.policy.directory.ledger import DECODE, PREFILL, Branch, BranchState, Kind, Ledger
@@ -108,10 +109,8 @@ class Rules:
         marked = 0
         for kind, after_s in self._config.suspect_after_s.items():
             quiet = self._ledger.quiet[Kind(kind)]
-            while quiet:
-                branch = next(iter(quiet))
-                if branch.seen_s + after_s > now_s:
-                    break
+            late = takewhile(lambda branch: branch.seen_s + after_s <= now_s, quiet)  # noqa: B023
+            for branch in list(late):
                 self._ledger.suspect(branch)
                 marked += 1
         self._tallies.suspected += marked
@@ -125,8 +124,8 @@ class Rules:
 
     def _relabel(self, node: Node) -> None:
         """A waiting branch's D reference becomes its P reference where it has none."""
-        for branch in [b for b in node.named if isinstance(b, Branch) and not b.open]:
-            for start, end, holder in list(branch.held[DECODE]):
+        for branch in [b for b in node.named if not b.open]:
+            for start, end, holder in branch.held[DECODE]:
                 if holder is node:
                     self._ledger.adopt(branch, PREFILL, start, end, node)
                     self._tallies.relabelled += 1

@@ -8,7 +8,7 @@ function is linear in the number of intervals and has no other state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 Spans = tuple[int, ...]
 Steps = tuple[int, ...]
@@ -18,6 +18,8 @@ Change = tuple[int, int, int, int]
 
 def size(spans: Spans) -> int:
     """Blocks in it."""
+    if len(spans) == 2:
+        return spans[1] - spans[0]
     return sum(spans[1::2]) - sum(spans[::2])
 
 
@@ -62,6 +64,12 @@ def minus(left: Spans, right: Spans) -> Spans:
         return left
     if left == right:
         return ()
+    if len(left) == len(right) == 2:
+        (start, end), (low, high) = left, right
+        if low <= start:
+            return left if high <= start else (high, end) if high < end else ()
+        if high >= end:
+            return (start, low) if low < end else left
     kept: list[int] = []
     for start, end in pairs(left):
         for low, high in pairs(right):
@@ -79,6 +87,8 @@ def minus(left: Spans, right: Spans) -> Spans:
 
 def lead(spans: Spans, start: int) -> int:
     """End of the interval that holds `start`; `start` where none does."""
+    if len(spans) == 2:
+        return spans[1] if spans[0] <= start < spans[1] else start
     for low, high in pairs(spans):
         if low <= start < high:
             return high
@@ -87,19 +97,31 @@ def lead(spans: Spans, start: int) -> int:
 
 def shift(
     steps: Steps, origin: int, start: int, end: int, delta: int
-) -> tuple[Steps, list[Change]]:
+) -> tuple[Steps, Sequence[Change]]:
     """Add `delta` to the counts of [start, end), which is not empty and begins at or after
-    `origin`. Returns the new steps and what changed, in order."""
-    if not steps:
+    `origin`. Returns the new steps and what changed, in order. Nearly all that happens happens
+    at the end."""
+    many = len(steps)
+    if not many:
         first: Steps = (end, delta) if start == origin else (start, 0, end, delta)
-        return first, [(start, end, 0, delta)]
-    if len(steps) == 2 and start == origin and end == steps[0]:
-        before = steps[1]
+        return first, ((start, end, 0, delta),)
+    last, before = steps[-2], steps[-1]
+    if start == last:  # goes on behind it
+        grown = (*steps[:-2], end, delta) if before == delta else (*steps, end, delta)
+        return grown, ((start, end, 0, delta),)
+    low = steps[-4] if many > 2 else origin
+    if end == last and start >= low:  # the last step, or the end of it
         after = before + delta
-        return ((end, after) if after else ()), [(start, end, before, after)]
-    if start == steps[-2]:
-        grown = (*steps[:-2], end, delta) if steps[-1] == delta else (*steps, end, delta)
-        return grown, [(start, end, 0, delta)]
+        change = ((start, end, before, after),)
+        if start > low:
+            left = (*steps[:-2], start, before)
+            return ((*left, end, after) if after else left), change
+        left = steps[:-2]
+        if not after:
+            return (left[:-2] if left and not left[-1] else left), change
+        if left and left[-1] == after:
+            return (*left[:-2], end, after), change
+        return (*left, end, after), change
     changes: list[Change] = []
     out: list[int] = []
     low = origin
@@ -164,6 +186,10 @@ def within(steps: Steps, origin: int, start: int, end: int) -> Iterator[tuple[in
 
 def positive(steps: Steps, origin: int) -> Spans:
     """Where the count is not 0."""
+    if len(steps) == 2:
+        return (origin, steps[0])
+    if len(steps) == 4 and not steps[1]:
+        return (steps[0], steps[2])
     spans: list[int] = []
     low = origin
     for high, count in segments(steps):

@@ -6,13 +6,16 @@ from evctl.core.blocks import KEY_BYTES
 from evctl.policy.directory.cuts import cut, join
 from evctl.policy.directory.runs import Run
 
+_MOST_ROOTS = 4096
+
 
 class Tree:
     """All runs, the index of their ends, and the roots that are known."""
 
     def __init__(self) -> None:
         self.root = Run(None, 0, b"")
-        self.roots: dict[bytes, None] = {}
+        self._roots: dict[bytes, None] = {}
+        self._older_roots: dict[bytes, None] = {}
         self.index: dict[bytes, Run] = {}
         """Key of a run's last block, or of a copy's last one -> run. A node that claims a block
         at two places overwrites an entry, hence no `del`: that must not stop anybody else."""
@@ -21,30 +24,61 @@ class Tree:
         self.runs = 0
         self.blocks = 0
 
+    # ------------------------------------------------------------ roots
+
+    def add_root(self, key: bytes) -> None:
+        """A parent of first blocks; at least the last `_MOST_ROOTS` that were added are known.
+        What is below a forgotten one stays."""
+        if key not in self._roots:
+            if len(self._roots) >= _MOST_ROOTS:
+                self._older_roots, self._roots = self._roots, {}
+            self._roots[key] = None
+
+    def is_root(self, key: bytes) -> bool:
+        """Whether first blocks may name it as their parent."""
+        return key in self._roots or key in self._older_roots
+
     # ------------------------------------------------------------ look
 
-    def descend(self, keys: bytes, run: Run, position: int, base: int = 0) -> tuple[Run, int]:
+    def descend(
+        self,
+        keys: bytes,
+        run: Run,
+        position: int,
+        base: int = 0,
+        path: list[Run] | None = None,
+    ) -> tuple[Run, int]:
         """The deepest position that `keys` share with the tree, from one that they share; the
-        first of them is the block after position `base`."""
+        first of them is the block after position `base`. Runs entered are added to `path`.
+
+        A run whose child is entered was shared to its end, for keys are chained: only the last
+        run is compared, and of that only as many keys as a bisection takes.
+        """
         total = base + len(keys) // KEY_BYTES
+        end = run.end
+        if position < end:
+            high = end if end < total else total
+            reached = run.common(keys, position, high, base)
+            if reached < end:
+                return run, reached
+            position = end
+        kids = run.kids
+        if not kids:
+            return run, position
+        first = run
         at = (position - base) * KEY_BYTES
-        if position < run.end:
-            rest = run.slice(position, run.end)
-            if not keys.startswith(rest, at):
-                return run, run.common(keys, position, min(run.end, total), base)
-            position = run.end
-            at += len(rest)
-        startswith = keys.startswith
-        while position != total and run.kids:
-            kid = run.kids.get(keys[at : at + KEY_BYTES])
+        while kids:
+            kid = kids.get(keys[at : at + KEY_BYTES])
             if kid is None:
                 break
             run = kid
-            if not startswith(run.keys, at):
-                return run, run.common(keys, position + 1, min(run.end, total), base)
-            position = run.end
-            at += len(run.keys)
-        return run, position
+            if path is not None:
+                path.append(run)
+            at = (run.end - base) * KEY_BYTES
+            kids = run.kids
+        if run is first:
+            return run, position
+        return run, run.common(keys, run.start + 1, min(run.end, total), base)
 
     def shared(self, keys: bytes, run: Run, end: int) -> tuple[Run, int]:
         """How far `keys` share the path to position `end` of `run`; from the leaf up, so that
@@ -53,34 +87,29 @@ class Tree:
         while run.parent is not None:
             if end > total:
                 end = total
-            if end > run.start:
+            start = run.start
+            if end > start:
                 if keys[(end - 1) * KEY_BYTES : end * KEY_BYTES] == run.key(end):
                     return run, end
-                at = run.start * KEY_BYTES
+                at = start * KEY_BYTES
                 if keys[at : at + KEY_BYTES] == run.keys[:KEY_BYTES]:
-                    return run, run.common(keys, run.start + 1, end)
-            end = run.start
+                    return run, run.common(keys, start + 1, end - 1)
+            end = start
             run = run.parent
         return run, 0
 
     def path(self, run: Run) -> list[Run]:
         """Runs from the root's child to `run`."""
         runs: list[Run] = []
-        at: Run = run
-        while at.parent is not None:
-            runs.append(at)
-            at = at.parent
+        above = run.parent
+        while above is not None:
+            runs.append(run)
+            run = above
+            above = run.parent
         runs.reverse()
         return runs
 
     # ------------------------------------------------------------ change
-
-    def ensure(self, keys: bytes, run: Run, position: int) -> Run:
-        """The run in which the path of `keys` ends, made where it is missing. The keys share
-        `position` of `run` with the tree and nothing after it."""
-        if position * KEY_BYTES == len(keys):
-            return run
-        return self.extend(run, position, keys[position * KEY_BYTES :])
 
     def extend(self, run: Run, position: int, keys: bytes) -> Run:
         """Put blocks that are not in the tree after `position` of `run`."""
@@ -105,12 +134,10 @@ class Tree:
         old_end = run.end
         tail = run.key(old_end)
         run.keys += keys
-        run.end = old_end + len(keys) // KEY_BYTES
+        run.end = end = old_end + len(keys) // KEY_BYTES
+        run.whole = (run.start, end)
         self.index[keys[-KEY_BYTES:]] = run
-        at_tail = 0
-        for tier in run.tiers:
-            for held in tier.values():
-                at_tail += held[-1] == old_end
+        at_tail = ending(run, old_end)
         if at_tail:
             run.ends = run.ends or {}
             run.ends[old_end] = at_tail
@@ -122,6 +149,8 @@ class Tree:
     def trim(self, run: Run) -> None:
         """Drop the blocks at the end of the path that nobody holds or needs."""
         while run.parent is not None and not run.kids:
+            if run.full:
+                return
             needed = _needed(run)
             if needed == run.end:
                 return
@@ -156,24 +185,39 @@ class Tree:
         self.index.pop(run.key(run.end), None)
         run.keys = run.keys[: (end - run.start) * KEY_BYTES]
         run.end = end
+        run.whole = (run.start, end)
         self.index[run.key(end)] = run
         if run.ends:
             run.ends.pop(end, None)
             run.ends = run.ends or None
-        for node in {**run.tiers[0], **run.tiers[1], **(run.promised or {})}:
+        for node in {**(run.l1 or {}), **(run.l2 or {}), **(run.promised or {})}:
             run.tell(node)
+
+
+def ending(run: Run, position: int) -> int:
+    """Copies that end at a position of the run."""
+    count = 0
+    for table in (run.l1, run.l2):
+        if table:
+            for held in table.values():
+                if held[-1] == position:
+                    count += 1
+    return count
 
 
 def _needed(run: Run) -> int:
     """Where the last block of a run without children is that anybody holds or needs."""
-    needed = run.start
-    for tier in run.tiers:
-        if tier:
-            for held in tier.values():
+    needed, end = run.start, run.end
+    for tip in run.tips or ():
+        if tip.end > needed:
+            needed = tip.end
+            if needed == end:
+                return end
+    for table in (run.l1, run.l2):
+        if table:
+            for held in table.values():
                 if held[-1] > needed:
                     needed = held[-1]
-    if run.tips:
-        for tip in run.tips:
-            if tip.end > needed:
-                needed = tip.end
+                    if needed == end:
+                        return end
     return needed

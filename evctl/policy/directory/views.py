@@ -264,9 +264,7 @@ def _copy(run: Run, position: int, node: Node, users: list[Branch]) -> Copy:
         )
         for phase in PHASES
     }
-    tiers = tuple(
-        tier for tier in (1, 2) if spans.clip(run.tiers[tier - 1].get(node, ()), at, position)
-    )
+    tiers = tuple(tier for tier in (1, 2) if spans.clip(run.held(node, tier), at, position))
     return Copy(
         node.name, tiers, class_of(count), lives(count), suspects(count), leases(count), by_phase
     )

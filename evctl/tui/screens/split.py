@@ -36,6 +36,8 @@ from evctl.tui.widgets import Choice
 
 PLAN_DELAY_S = 0.15
 """After the last key, so that typing asks once."""
+PLAN_AGAIN_S = 1.0
+"""Between two plans of one split: what would move changes while a person reads."""
 REASON = "evctl top"
 
 
@@ -72,6 +74,9 @@ class SplitScreen(ModalScreen[SplitChange]):
         self._preset = split
         self._draft = Draft()
         self._timer: Timer | None = None
+        self._asking = False
+        self._planned_s = 0.0
+        """Of the interface's clock, when the plan was asked for."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
@@ -94,6 +99,7 @@ class SplitScreen(ModalScreen[SplitChange]):
     # -------------------------------------------------------------------------- what is shown
 
     def paint(self, scene: Scene) -> None:
+        self._plan_again(scene)
         box, said = self.query_one(".box"), self.query_one(Said)
         box.border_title = change_title(self._draft, scene)
         said.say(change_text(self._draft, scene, said.size.width or INNER_WIDTH))
@@ -129,6 +135,7 @@ class SplitScreen(ModalScreen[SplitChange]):
             self._timer = self.set_timer(PLAN_DELAY_S, self._plan)
         if self._preset and event.value == self._preset and self._draft.split:
             self._preset = ""
+            self._draft = msgspec.structs.replace(self._draft, hold=True)
             self._to_stage(Stage.REVIEW)
 
     @on(Input.Submitted, "#wanted")
@@ -154,8 +161,20 @@ class SplitScreen(ModalScreen[SplitChange]):
             self._call(plan=True)
             self._repaint()
 
+    def _plan_again(self, scene: Scene) -> None:
+        """Have the plan that is shown follow the cluster. Another generation is told instead."""
+        draft, live = self._draft, scene.live
+        current = draft.stage is not Stage.SENDING and draft.failure is None
+        if draft.plan is None or not current or self._asking or live.status is None:
+            return
+        newer = live.status_s > self._planned_s and scene.now_s >= self._planned_s + PLAN_AGAIN_S
+        if newer and draft.generation == live.status.generation and not live.lost:
+            self._call(plan=True)
+
     def _call(self, *, plan: bool) -> None:
         draft = self._draft
+        if plan:
+            self._asking, self._planned_s = True, self._scene().now_s
         name = "evctl-top-plan" if plan else "evctl-top-split"
         # A daemon: leaving does not wait for a control plane that does not answer.
         threading.Thread(target=self._ask, args=(draft, plan), name=name, daemon=True).start()
@@ -178,6 +197,10 @@ class SplitScreen(ModalScreen[SplitChange]):
     @on(Answered)
     def _answered(self, event: Answered) -> None:
         draft = self._draft
+        if not event.applied:
+            self._asking = False
+            if draft.stage is Stage.SENDING:
+                return  # a plan that came late says nothing of the change under way
         if (event.draft.split, event.draft.force) != (draft.split, draft.force):
             return  # typed over meanwhile
         if event.applied and isinstance(event.answer, SplitChange):
@@ -207,8 +230,10 @@ class SplitScreen(ModalScreen[SplitChange]):
             self._plan()
 
     def action_force(self) -> None:
-        failure = self._draft.failure
-        if self._draft.force or (failure is not None and failure.refused):
+        failure, plan = self._draft.failure, self._draft.plan
+        refused = failure is not None and failure.refused
+        cooling = plan is not None and plan.refused_until_s is not None
+        if self._draft.force or refused or cooling:
             self._draft = forced(self._draft)
             self._plan()
 

@@ -8,7 +8,7 @@ from evctl.core.status import Move, SplitChange
 from evctl.tui.change import COOLDOWN_HINT, Draft, Failure, Stage, cli_line, obstacle
 from evctl.tui.look import Look
 from evctl.tui.views.figures import number_of
-from evctl.tui.views.scene import Scene, cut, lines, safe
+from evctl.tui.views.scene import Scene, cut, lines, safe, time_of_day
 
 MOST_MOVES = 6
 
@@ -37,9 +37,9 @@ def change_text(draft: Draft, scene: Scene, width: int) -> Text:
             (f"   and hold it; generation {status.generation}", look.colours.faint),
         ),
         Text(""),
-        *_outcome(draft, look, width),
+        *_outcome(draft, scene, width),
         Text(""),
-        Text.assemble(("same as  ", look.colours.faint), (cli_line(draft), look.colours.key)),
+        _same_as(cli_line(draft, scene.ui.flag), look),
     ]
     blocked = obstacle(draft, scene.live, scene.now_s, scene.ui.protected)
     waiting = blocked == "planning" or draft.failure is not None
@@ -59,13 +59,52 @@ def _hint(draft: Draft, look: Look) -> Text:
     return Text(said, look.colours.faint)
 
 
-def _outcome(draft: Draft, look: Look, width: int) -> list[Text]:
+def _same_as(command: str, look: Look) -> Text:
+    return Text.assemble(("same as  ", look.colours.faint), (command, look.colours.key))
+
+
+def release_text(scene: Scene, obstacle: str, failure: Failure | None, width: int) -> Text:
+    """Who holds the split, what becomes of it, and why it cannot be released now."""
+    look, status = scene.look, scene.live.status
+    if status is None:
+        return Text("not connected yet", look.colours.warn)
+    held = f"{status.target_split}, {status.mode}"
+    if status.held_by:
+        why = f": {status.hold_reason}" if status.hold_reason else ""
+        held += f" by {status.held_by}{why}"
+    rows = [
+        Text(cut(safe(held, look), width, look), look.colours.strong),
+        Text("no node changes role; nobody holds the split any more", look.colours.text),
+        Text(""),
+        *([] if failure is None else _failure(failure, look, width)),
+        _same_as(f"evctl split advise{scene.ui.flag}", look),
+    ]
+    said = Text("y releases, esc leaves", look.colours.faint)
+    if obstacle:
+        said = Text(cut(safe(obstacle, look), width, look), look.colours.warn)
+    return lines(*rows, said)
+
+
+def _outcome(draft: Draft, scene: Scene, width: int) -> list[Text]:
+    look = scene.look
     if draft.failure is not None:
         return _failure(draft.failure, look, width)
     if draft.plan is not None:
-        return _diff(draft.plan, look, width)
+        return [*_diff(draft.plan, look, width), *_cooldown(draft, draft.plan, scene)]
     said = f"planning{look.glyphs.cut}" if draft.split else ""
     return [Text(said, look.colours.faint)]
+
+
+def _cooldown(draft: Draft, plan: SplitChange, scene: Scene) -> list[Text]:
+    if plan.refused_until_s is None:
+        return []
+    until = time_of_day(plan.refused_until_s, scene.zone)
+    rule = f"(cooldown {plan.cooldown_s:.0f} s after the last move)"
+    if draft.force:
+        said = f"--force passes the rule that holds until {until} {rule}"
+    else:
+        said = f"refused until {until} {rule} unless --force"
+    return [Text(said, scene.look.colours.warn)]
 
 
 def _failure(failure: Failure, look: Look, width: int) -> list[Text]:
@@ -82,6 +121,8 @@ def _failure(failure: Failure, look: Look, width: int) -> list[Text]:
 
 
 def _diff(plan: SplitChange, look: Look, width: int) -> list[Text]:
+    if plan.unchanged:
+        return [Text("it is held so already: nothing to change", look.colours.ok)]
     if not plan.moves:
         return [Text("no node changes role", look.colours.ok)]
     rows = [_move(move, look) for move in plan.moves[:MOST_MOVES]]
@@ -92,7 +133,9 @@ def _diff(plan: SplitChange, look: Look, width: int) -> list[Text]:
     said = (
         f"{number_of(len(plan.moves), 'node')} changes role: " if len(plan.moves) == 1 else ""
     ) or f"{len(plan.moves)} nodes change role: "
-    said += f"{number_of(running, 'running request')} finish in place, {queued} queued move"
+    ends = "finishes" if running == 1 else "finish"
+    said += f"{number_of(running, 'running request')} {ends} in place, "
+    said += f"{queued} queued {'moves' if queued == 1 else 'move'}"
     rows.append(Text(cut(said, width, look), look.colours.text))
     return rows
 

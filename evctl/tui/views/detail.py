@@ -30,7 +30,7 @@ def node_detail(scene: Scene, name: str, width: int) -> Text:
         return Text.assemble((f"{title:<10}", look.colours.faint), value)
 
     gone = look.faded() if node.state == "lost" else look
-    state = state_text(node, look).append(
+    state = state_text(node, scene).append(
         f"   heartbeat {age(age_of(node, scene))} ago", look.colours.text
     )
     batch = (

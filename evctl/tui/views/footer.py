@@ -36,6 +36,8 @@ def footer(scene: Scene, width: int) -> Text:
             notice.level, look.colours.fail
         )
         return Text(" " + cut(safe(notice.text, look), width - 2, look), style, no_wrap=True)
+    if scene.live.lost and scene.live.status is not None:
+        return _no_answer(scene, scene.live.status.cluster, width)
     *parts, way_out = [_key_and_title(action, scene) for action in footer_actions(scene)]
     room = width - len(way_out)  # how to leave always fits
     line = Text(no_wrap=True, end="")
@@ -43,6 +45,17 @@ def footer(scene: Scene, width: int) -> Text:
         if len(line) + len(part) > room:
             break
         line.append_text(part)
+    return line.append_text(way_out)
+
+
+def _no_answer(scene: Scene, cluster: str, width: int) -> Text:
+    """What to do when the control plane is gone; no change is possible meanwhile."""
+    way_out = _key_and_title(BY_ID["quit"], scene)
+    flag = scene.ui.flag
+    name = safe(cluster, scene.look)
+    said = f"control plane does not answer: evctl status{flag}, evctl up {name}"
+    room = width - len(way_out) - 2
+    line = Text(" " + cut(said, room, scene.look), scene.look.colours.warn, no_wrap=True, end="")
     return line.append_text(way_out)
 
 
@@ -76,7 +89,7 @@ def tabs(scene: Scene, width: int) -> Text:
         chosen = panel == scene.ui.panel
         line.append(f"[{panel}]" if chosen else f" {panel} ", _tab_style(chosen, scene))
         line.append(" ")
-    hint = "tab next "
+    hint = "tab next " if len(line) + 9 <= width else "tab "
     line.append(f"{hint:>{max(len(hint), width - len(line))}}", look.colours.faint)
     return line
 
@@ -95,7 +108,7 @@ def help_text(scene: Scene) -> Text:
             keys = " ".join(key_name(key) for key in action.keys)
             rows.append(Text.assemble((f"  {keys:<14}", colours.key), (action.text, colours.text)))
             if action.cli:
-                rows.append(Text(f"  {'':<14}as {action.cli}", colours.faint))
+                rows.append(Text(f"  {'':<14}as {action.cli}{scene.ui.flag}", colours.faint))
             if reason := reason_against(action, scene):
                 rows.append(Text(f"  {'':<14}not now: {reason}", colours.warn))
         rows.append(Text(""))

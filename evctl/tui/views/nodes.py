@@ -34,8 +34,8 @@ COLUMNS = (
     Column("queue", "queue", 5, right=True),
     Column("running", "run", 4, right=True),
     Column("phases", "as P / D", 9, drop=4, right=True),
-    Column("l1", "L1 used", 15, drop=2),
-    Column("l2", "L2 used", 15, drop=5),
+    Column("l1", "L1 used", 14, drop=2),
+    Column("l2", "L2 used", 14, drop=5),
     Column("ref", "ref", 5, drop=3, right=True),
     Column("boot", "boot", 8, drop=7),
     Column("pid", "pid", 7, drop=6, right=True),
@@ -130,7 +130,7 @@ def _cell(node: NodeStatus, column: Column, scene: Scene, look: Look, values: Lo
     if key == "role":
         return role_text(node, values)
     if key == "state":
-        return state_text(node, look)
+        return state_text(node, scene)
     if key in {"l1", "l2"}:
         return used(node.l1 if key == "l1" else node.l2, column.width, values)
     said = {
@@ -157,9 +157,10 @@ def role_text(node: NodeStatus, look: Look) -> Text:
     return Text(f"{shape} {node.role}", style)
 
 
-def state_text(node: NodeStatus, look: Look) -> Text:
-    word = {"lost": "LOST"}.get(node.state, node.state)
-    return Text(word, look.state(node.state))
+def state_text(node: NodeStatus, scene: Scene) -> Text:
+    """In doubt while the stream is silent: nobody says what it is now."""
+    word = {"lost": "LOST"}.get(node.state, node.state) + ("?" if scene.stale else "")
+    return Text(word, scene.value_look.state(node.state))
 
 
 def used(value: float, width: int, look: Look) -> Text:

@@ -16,6 +16,7 @@ from evctl.tui.views.scene import Scene, cut, lines, safe, waiting
 from evctl.tui.views.spark import series, sparkline
 
 MOST_SHAPES = 9
+STATES = ("ok", "late", "starting", "absent", "lost")
 
 
 def split_panel(scene: Scene, width: int, height: int) -> Text:
@@ -41,7 +42,7 @@ def split_panel(scene: Scene, width: int, height: int) -> Text:
 def _phase_row(role: str, status: ClusterStatus, queue: QueueStatus, look: Look) -> Text:
     shape, style = look.role(role)
     states = [node.state for node in status.nodes if node.role == role]
-    nodes, lost = len(states), states.count("lost")
+    nodes, lost = len(states), sum(state not in ("ok", "late") for state in states)
     faint = look.colours.faint
     here = Text(f"{number_of(nodes, 'node'):<9}", look.colours.text)
     if lost:
@@ -198,7 +199,7 @@ def summary(scene: Scene, width: int) -> Text:
     head.append(f"{status.mode} gen {status.generation}  ", look.colours.text)
     head.truncate(max(0, width - len(link) - 1))
     states = [node.state for node in status.nodes]
-    known = [f"{states.count(s)} {s}" for s in ("ok", "late", "lost") if s in states]
+    known = [f"{states.count(s)} {s}" for s in STATES if s in states]
     health = Text(", ".join(known) or ABSENT)
     health.stylize(
         look.state("lost" if "lost" in states else "late" if "late" in states else "ok")

@@ -31,10 +31,14 @@ class Scene(msgspec.Struct, frozen=True):
         return self.now_s if self.ui.paused_s is None else self.ui.paused_s
 
     @property
+    def stale(self) -> bool:
+        """Whether what is shown may be wrong by now."""
+        return self.live.link(self.now_s) is Link.STALE
+
+    @property
     def value_look(self) -> Look:
         """For values of the cluster: faded once they may be wrong."""
-        stale = self.live.link(self.now_s) is Link.STALE
-        return self.look.faded() if stale else self.look
+        return self.look.faded() if self.stale else self.look
 
 
 def time_of_day(epoch_s: float, zone: tzinfo | None) -> str:

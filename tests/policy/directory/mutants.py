@@ -55,7 +55,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "stale index: the old end of a copy stays": (
         "copies.py",
-        "                self._tree.index.pop(run.key(end), None)\n",
+        "        self._tree.index.pop(run.key(end), None)\n",
         "",
     ),
     "stale index: a pruned run stays": (
@@ -70,8 +70,13 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "gap: coverage runs over it": (
         "matching.py",
-        "reach = spans.lead(run.present(node), start)",
-        "reach = run.present(node)[-1]",
+        "reach = held[1] if held[0] <= start else start",
+        "reach = held[-1] if held[0] <= start else start",
+    ),
+    "evict: what another eviction joined is looked at as it was": (
+        "copies.py",
+        "if run is None or (run.parent is not None and key in run.keys):",
+        "if run is None or key in run.keys:",
     ),
     "other tier: a block that left L1 is gone": (
         "copies.py",
@@ -79,9 +84,14 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "before, after = spans.union(old, other), held",
     ),
     "lost node: its references stay": (
-        "directory.py",
-        "for _ in self.ledger.forget_node(life, PHASES):",
-        "for _ in self.ledger.forget_node(life, PHASES[:1]):",
+        "ledger.py",
+        "            for phase in PHASES:\n                held = branch.held[phase]\n",
+        "            for phase in PHASES[:1]:\n                held = branch.held[phase]\n",
+    ),
+    "lost node: its references stay above the leaf": (
+        "ledger.py",
+        "done.get(run, run.end) > start:",
+        "done.get(run, run.end) > start and run is branch.run:",
     ),
     "old boot: its facts are believed": (
         "directory.py",
@@ -100,8 +110,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "relabel takes branches that are at work": (
         "rules.py",
-        "if isinstance(b, Branch) and not b.open]",
-        "if isinstance(b, Branch)]",
+        "for b in node.named if not b.open]",
+        "for b in node.named]",
     ),
     "failed move: references move all the same": (
         "directory.py",
@@ -125,9 +135,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "leases are not given back": (
         "requests.py",
-        "            request.leases.remove(lease)\n"
-        "            self._counts.add(request.run, lease[1], lease[2], lease[3], -LEASE)",
-        "            request.leases.remove(lease)",
+        "            if its_phase == phase:\n",
+        "            if its_phase > phase:\n",
     ),
     "class: a lease does not protect": (
         "counts.py",
@@ -136,8 +145,48 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "a new copy is not told its class": (
         "counts.py",
-        "            node.classes[block_class] += high - low\n            if block_class:",
-        "            node.classes[block_class] += high - low\n            if block_class > 2:",
+        "node.classes[block_class] += end - start\n            if block_class != UNTOLD:",
+        "node.classes[block_class] += end - start\n            if block_class > UNTOLD:",
+    ),
+    "a new copy of an end without references is not told its class": (
+        "counts.py",
+        "        self._emit(node, 0, keys)\n",
+        "",
+    ),
+    "steps: what is before the end of the last one changes too": (
+        "spans.py",
+        "left = (*steps[:-2], start, before)",
+        "left = (*steps[:-2], start, after)",
+    ),
+    "steps: two alike are not made one": (
+        "spans.py",
+        "if left and left[-1] == after:",
+        "if left and left[-1] == -1:",
+    ),
+    "steps: a growing reference is not told where the copy is": (
+        "counts.py",
+        "self._turn(run, node, ((start, end, 0, delta),))",
+        "pass",
+    ),
+    "match: who drops out takes the others along": (
+        "matching.py",
+        "        alive &= full\n        if partly:",
+        "        alive &= full\n        if partly and not coverage:",
+    ),
+    "match: the last run is taken to be shared": (
+        "tree.py",
+        "return run, run.common(keys, run.start + 1, min(run.end, total), base)",
+        "return run, min(run.end, total)",
+    ),
+    "hint: blocks that end where a path does begin there": (
+        "copies.py",
+        "return _on_path(run, end - count, parent)",
+        "return run, end",
+    ),
+    "growth: its request is not asked": (
+        "copies.py",
+        "        self._requests.grew(request, node, position, run, run.end)\n",
+        "",
     ),
     "output does not extend the branch": (
         "requests.py",
@@ -151,13 +200,14 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "growth: the mask forgets the other tier": (
         "copies.py",
-        "if run.promised or not run.full:",
-        "if run.promised:",
+        "            run.full = 0\n            run.tell(node)\n",
+        "            run.full = 0\n",
     ),
     "growth: the old end of other copies leaves the index": (
         "copies.py",
-        "            run.ends = run.ends or {}\n            run.ends[start] = at_tail",
-        "            tree.index.pop(parent, None)",
+        "            if run.ends is None:\n                run.ends = {}\n"
+        "            run.ends[start] = at_tail",
+        "            index.pop(parent, None)",
     ),
 }
 """Name -> file, text, text in its place."""

@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from evctl.policy.directory.runs import Run
 from evctl.policy.directory.views import block, branch, branches, copies_of, summary
 from evctl.policy.directory.views import reference_histogram as histogram
-from tests.policy.directory.chains import ROOT, Cluster, P, chain, last
+from tests.policy.directory.chains import ROOT, Cluster, D, P, chain, last
 
 
 def test_prefixes_gaps_and_misses() -> None:
@@ -132,6 +133,56 @@ def test_a_parent_in_the_middle_of_a_run_is_found(hinted: bool) -> None:
     assert c.store("p0", "xy", after="abc", rid=rid if hinted else "")
     c.store("p0", "abc")
     assert c.lead("abcxy") == {"p0": 5}
+
+
+def test_a_parent_where_a_requests_blocks_begin_is_found_without_a_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    c = Cluster()
+    for prompt in ("abcd", "abcdxyef"):  # d0 has generated "xy", so that its copy goes on
+        rid = c.ask("b", prompt)
+        for phase, node in ((P, "p0"), (D, "d0")):
+            c.directory.place(rid, phase, node)
+        monkeypatch.setattr(Run, "find", lambda *_: pytest.fail("a run was searched"))
+        at = prompt[:-4]
+        assert c.store("p0", prompt[-4:], after=at, rid=rid)
+        assert c.store("d0", prompt[-4:], after=at, rid=rid)
+        monkeypatch.undo()
+        if not at:
+            assert c.store("d0", "xy", after=prompt, rid=rid)
+        c.directory.closed(rid, 0.0)
+    assert c.lead("abcdxyef") == {"p0": 8, "d0": 8}
+
+
+def test_what_a_branch_generates_is_not_told_twice() -> None:
+    c = Cluster()
+    c.run("b", "abcd", "p0", "d0")
+    rid = c.ask("b", "abcd")
+    c.directory.place(rid, D, "d0")
+    assert c.directory.stored("d0", "1", 1, last("abcd"), chain("abcdxy")[4 * 16 :], rid)
+    assert c.directory.deltas() == [], "a copy has class 2 until told otherwise"
+    assert c.refs("d0", "abcdxy")[4:] == [1, 1]
+
+
+def test_roots_are_bounded_and_a_request_keeps_its_own() -> None:
+    c = Cluster()
+    rid = c.ask("b", "ab")
+    for number in range(20_000):
+        c.directory.add_root(number.to_bytes(16, "big"))
+    assert not c.directory.stored("p0", "1", 2, ROOT, chain("zz"))
+    assert c.directory.stored("p0", "1", 2, ROOT, chain("ab"), rid)
+    c.directory.add_root(ROOT)
+    assert c.directory.stored("p0", "1", 2, ROOT, chain("zz")), "a rebuild names it again"
+    c.check()
+
+
+def test_a_long_eviction_that_comes_twice_is_told_apart() -> None:
+    c = Cluster()
+    c.store("p0", "abcdefgh")
+    c.store("p1", "abcdefghi")
+    assert c.evict("p0", "bcdefg", after="a") == 6
+    assert c.evict("p0", "bcdefg", after="a") == 0
+    assert c.lead("abcdefghi") == {"p0": 1, "p1": 9}
 
 
 def test_the_tree_cuts_and_joins_runs() -> None:
