@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from evctl.config.cluster import ClusterConfig
 from evctl.control.process import GatewayPlan, run
 from evctl.control.settings import ControlSettings, unusable_config
+from evctl.gateway.apierror import told_below_http
 from evctl.gateway.app import create_app
 
 
@@ -50,6 +51,7 @@ def plan_of(directory: Path) -> tuple[ControlSettings, GatewayPlan]:
         host=config.gateway.host,
         port=config.gateway.port,
         strict=config.gateway.port_strict,
+        tell=told_below_http,
     )
     return settings, gateway
 

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 
 from evctl.core.errors import EvctlError, RefusedError
 from evctl.core.kv import KvLayout
+from evctl.wire.channel import CONTROL_LIMITS
 from evctl.wire.keys import KeyRing, from_z85, load_keypair
 from evctl.wire.messages import Hello, PeerInfo
 from evctl.wire.sockets import Dialer, Listener
@@ -34,7 +35,7 @@ from evengine.models.store import load_model_config
 from evengine.models.tokenizer import load_tokenizer
 from evengine.models.weights import load_weights
 from evengine.outlet import Counters
-from evengine.peers import PeerSet
+from evengine.peers import ANNOUNCED_WITHIN_S, PeerSet
 from evengine.pool.l1 import L1Cache
 from evengine.pool.l2 import LocalHostPool
 from evengine.pool.memory import KvMemory, sweep_stale
@@ -145,12 +146,14 @@ def _assemble(
     listener = Listener(
         context, keypair, allowed, f"tcp://{config.listen_host}:0", name=config.node
     )
+    listener.patience_s = ANNOUNCED_WITHIN_S
     resources.callback(listener.close, LINGER_S)
     control = Dialer(
         context,
         keypair,
         from_z85(config.control_public_key),
         config.control_endpoint,
+        limits=CONTROL_LIMITS,
         name=f"{config.node}->control",
     )
     resources.callback(control.close, LINGER_S)

@@ -17,6 +17,10 @@ PING_EVERY_S = 1.0
 ALIVE_S = 3.5
 """A peer that answered no ping for so long gets no new work until it answers again."""
 
+ANNOUNCED_WITHIN_S = 10.0
+"""A newcomer and its peers are told of each other one after the other; whoever hears first calls,
+and is denied until the other has heard too."""
+
 _log = logging.getLogger("evengine.peers")
 
 
@@ -143,10 +147,13 @@ class PeerSet:
             info.endpoint,
             name=f"{self._me.node}->{info.node}",
         )
+        dialer.patience_s = ANNOUNCED_WITHIN_S
         self._peers[info.node] = Peer(info, dialer)
 
     def _drop(self, peer: Peer) -> None:
-        _log.info("peer left", extra={"peer": peer.info.node, "boot_id": peer.info.boot_id})
+        # It may run: a control plane that was started anew names only those that are back with it.
+        told = {"peer": peer.info.node, "boot_id": peer.info.boot_id}
+        _log.info("peer not on the control plane's list now", extra=told)
         del self._peers[peer.info.node]
         self._node_by_key.pop(peer.info.public_key, None)
         self._allowed.discard(peer.info.public_key)

@@ -72,7 +72,7 @@ def node_table(nodes: tuple[NodeStatus, ...]) -> str:
             percent(node.l1),
             percent(node.l2),
             "-" if node.referenced is None else percent(node.referenced),
-            seconds(node.age_s),
+            seconds(node.age_s if node.boot_id else None),
         ]
         for node in nodes
     ]

@@ -60,6 +60,17 @@ def _failure(status: int, error: EvctlError) -> Response:
     return json_answer(body, status)
 
 
+def told_below_http(status: int, message: str) -> bytes:
+    """The body of an answer to what never became a call. status: 400, 408 or 503."""
+    failure = EvctlError(
+        what="the call was not answered",
+        why=message,
+        next_step="try again in a moment" if status == 503 else "send HTTP/1.1",
+        code="EV-1362",
+    )
+    return bytes(_failure(status, failure).body)
+
+
 async def on_evctl_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, EvctlError)
     status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import h11
+import msgspec
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 MAX_DESCRIPTORS: Final = 65_536
@@ -33,6 +34,7 @@ _RESERVE: Final = 96
 """For files, the journal, the log, the wire's own sockets and a fork."""
 _RESERVE_A_NODE: Final = 4
 _FEWEST: Final = 8
+_REFUSED_AT_ONCE: Final = 64
 
 log = logging.getLogger(__name__)
 
@@ -147,9 +149,9 @@ class BoundedListener(socket.socket):
         return bounded
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Raises BlockingIOError when nobody is left who may come in."""
+        """Raises BlockingIOError when nobody is left, or for now, who may come in."""
         door = self.door
-        while True:
+        for _ in range(_REFUSED_AT_ONCE):
             connection, address = self._accept_one()
             if connection is None:
                 continue
@@ -157,17 +159,21 @@ class BoundedListener(socket.socket):
                 door.open += 1
                 return _Connection.through(door, connection), address
             door.refuse(connection, f"{door.open} are open")
+        raise BlockingIOError(errno.EAGAIN, "others have their turn first")
 
     def _accept_one(self) -> tuple[socket.socket | None, Any]:
         """None for one that had to be refused for want of descriptors."""
-        self.door.take_spare()
+        door = self.door
+        door.take_spare()
         try:
             return super().accept()
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self.door.give_up_spare():
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
+            if not door.give_up_spare():
+                raise BlockingIOError(errno.EAGAIN, "no file descriptor is left") from error
         connection, address = super().accept()
-        self.door.refuse(connection, "the process has no file descriptors left")
+        door.refuse(connection, "the process has no file descriptors left")
         return None, address
 
     def close(self) -> None:
@@ -194,14 +200,11 @@ class _Connection(socket.socket):
         super().close()
 
 
-class Timing:
+class Timing(msgspec.Struct, frozen=True):
     """Deadlines of one server's connections."""
 
-    def __init__(
-        self, head_timeout_s: float = HEAD_TIMEOUT_S, send_stall_s: float = SEND_STALL_S
-    ) -> None:
-        self.head_timeout_s = head_timeout_s
-        self.send_stall_s = send_stall_s
+    head_timeout_s: float = HEAD_TIMEOUT_S
+    send_stall_s: float = SEND_STALL_S
 
 
 def protocol_class(tell: Tell, timing: Timing) -> type[H11Protocol]:
@@ -220,63 +223,46 @@ class _BoundedProtocol(H11Protocol):
 
     _tell: Tell
     _timing: Timing
-    _head_timer: asyncio.TimerHandle | None = None
-    _stall_timer: asyncio.TimerHandle | None = None
-    _began = False
-    """Whether something of a head has come that is not whole yet."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_head()
+        timing = self._timing
+        self._head = _Deadline(self.loop, timing.head_timeout_s, self._head_overdue)
+        self._stall = _Deadline(self.loop, timing.send_stall_s, transport.abort)
+        self._head.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_timer = _ended(self._head_timer)
-        self._stall_timer = _ended(self._stall_timer)
+        self._head.clear()
+        self._stall.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._head_timer = _ended(self._head_timer)
-            self._began = False
+        cycle: Any = self.cycle  # None before the first
+        if cycle is not None and not cycle.response_complete:
+            self._head.clear()
         else:
-            self._began = True
-            if self._head_timer is None:
-                self._await_head()
+            self._head.set()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._stall_timer is None:
-            self._stall_timer = self.loop.call_later(
-                self._timing.send_stall_s, self.transport.abort
-            )
+        self._stall.set()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stall_timer = _ended(self._stall_timer)
+        self._stall.clear()
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
-        # Closing waits for what is left to send; that has an end too.
-        if self._stall_timer is None:
-            self._stall_timer = self.loop.call_later(
-                self._timing.send_stall_s, self.transport.abort
-            )
+        self._stall.set()  # closing waits for what is left to send; that has an end too
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
 
-    def _await_head(self) -> None:
-        self._head_timer = self.loop.call_later(self._timing.head_timeout_s, self._head_overdue)
-
     def _head_overdue(self) -> None:
-        self._head_timer = None
-        if self.transport.is_closing():
-            return
-        if self._began:
-            self._refuse(
-                408, f"the request did not arrive within {self._timing.head_timeout_s:.0f} s"
-            )
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            timeout_s = self._timing.head_timeout_s
+            self._refuse(408, f"the request did not arrive within {timeout_s:.0f} s")
         else:
             self.transport.close()
 
@@ -294,7 +280,33 @@ class _BoundedProtocol(H11Protocol):
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")
+        self._stall.set()
         self.transport.close()
+
+
+class _Deadline:
+    """Calls `passed` after a time, unless cleared before. Setting it again changes nothing."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, after_s: float, passed: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._after_s = after_s
+        self._passed = passed
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._after_s, self._run)
+
+    def clear(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _run(self) -> None:
+        self._timer = None
+        self._passed()
 
 
 class Sparing(logging.Filter):
@@ -319,11 +331,6 @@ class Sparing(logging.Filter):
         self._quiet_until_s[kind] = now_s + self._every_s
         record.withheld = self._withheld.pop(kind, 0)
         return True
-
-
-def _ended(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
 
 
 def _spare() -> int:

@@ -48,6 +48,10 @@ from evctl.wire.messages import (
 
 POLL_S = 0.25
 WATCH_EVERY_S = 0.5
+GAP_S = 0.25
+"""A round that comes so much later than it should says that this process stood still."""
+TOLD_GAP_S = 1.0
+TOLD_EVERY_S = 60.0
 MAX_MESSAGES = 200
 RETRY_CODES = frozenset({"EV-2307", "EV-2403", "EV-2405"})
 """Refusals of a request that another node may take: queue full, other epoch, stopping."""
@@ -88,6 +92,7 @@ class Hub:
         self._clock = clock
         self._ring = KeyRing()
         self._keys: dict[str, bytes] = {}
+        self._trouble_told_s = float("-inf")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._tasks: list[asyncio.Task[None]] = []
         self._handlers: dict[type, Callable[[Engine, Any], None]] = {
@@ -199,7 +204,8 @@ class Hub:
         assert isinstance(hello, Hello)
         if not self.engines:
             self.doorkeeper.identity = None
-        answer = self.doorkeeper.examine(hello, received.public_key, self._directory.node_keys())
+        self._load_keys()
+        answer = self.doorkeeper.examine(hello, received.public_key, self._keys)
         if isinstance(answer, Refused):
             self._listener.send(received.peer, answer)
             self._turn_away(received.public_key, answer.code, answer.reason)
@@ -325,19 +331,41 @@ class Hub:
         self._announce_peers()
 
     async def _watch_forever(self) -> None:
+        looked_s = self._clock()
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
+            now_s = self._clock()
+            gap_s = now_s - looked_s - WATCH_EVERY_S
+            looked_s = now_s
+            if gap_s > GAP_S:
+                self._excuse(gap_s, now_s)
             self._load_keys()
             for engine in list(self.engines.values()):
-                silent_s = self._clock() - engine.heard_s
-                if loss := self._liveness.examine(engine.process, silent_s):
+                if loss := self._liveness.examine(engine.process, now_s - engine.heard_s):
                     self._lose(engine, loss)
             self._streams.sweep()
+
+    def _excuse(self, gap_s: float, now_s: float) -> None:
+        """We were stopped, or busy. What engines said meanwhile may still be on its way, so the
+        time does not count against anybody."""
+        self.counters["gaps"] += 1
+        if gap_s >= TOLD_GAP_S:
+            extra = {"event": "engines.gap", "gap_s": round(gap_s, 3)}
+            log.warning("the control plane stood still for %.1f s", gap_s, extra=extra)
+        self._roster.excuse(gap_s, now_s)
+        self._streams.excuse(gap_s)
 
     def _announce_peers(self) -> None:
         peers = tuple(engine.hello.peer for engine in self.engines.values())
         self.send_all(Peers(self._epoch, peers))
 
     def _load_keys(self) -> None:
-        self._keys = self._directory.node_keys()
+        """Those that were known stay known while they cannot be read."""
+        try:
+            self._keys = self._directory.node_keys()
+        except OSError as error:
+            self.counters["keys_unreadable"] += 1
+            if self._clock() - self._trouble_told_s >= TOLD_EVERY_S:
+                self._trouble_told_s = self._clock()
+                log.error("the nodes' keys cannot be read now", exc_info=error)
         self._ring.replace(self._keys.values())

@@ -47,7 +47,10 @@ class EventLog:
         """Somebody changed split or mode."""
         extra = {"event": "split", "by": write.by, "generation": write.generation}
         self._append("info", write.told(), "", "", write, extra)
-        self._keep(self._records[-1])
+        try:
+            self._keep(self._records[-1])
+        except OSError as error:
+            self.add("warn", f"this change is kept in memory only, not in the history: {error}")
 
     def _append(
         self,

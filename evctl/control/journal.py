@@ -2,14 +2,16 @@
 
 A journal is a folder of segments `EPOCH-SEGMENT.evj`; one life of the control plane writes one
 epoch. A segment is a row of frames: length and CRC-32 of the body (4 bytes each, big-endian), and
-the body in msgpack. The first frame of each is a JournalHeader, the others are JournalEntry.
-It holds ids, keys and lengths, never text or tokens.
+the body in msgpack. The first frame of each is a JournalHeader, the last one a JournalEnd unless
+the process or the disk ended before, the others are JournalEntry. It holds ids, keys and lengths,
+never text or tokens.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import struct
 import threading
 from pathlib import Path
@@ -22,9 +24,10 @@ from evctl.core.effects import AnyEffect
 from evctl.core.events import Event
 from evctl.policy.state import PolicyConfig
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 FRAME: Final = struct.Struct(">II")
 SUFFIX: Final = ".evj"
+MAX_EPOCH: Final = 2**53
 MAX_BACKLOG_BYTES: Final = 64 * 2**20
 """What may wait for a disk that does not keep up; beyond, the journal ends."""
 
@@ -50,6 +53,12 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
     effects: msgspec.Raw
 
 
+class JournalEnd(msgspec.Struct, frozen=True, tag="end"):
+    """next: the segment that follows; None where the journal was closed."""
+
+    next: int | None
+
+
 class JournalLimits(msgspec.Struct, frozen=True):
     """flush_s: the longest that a step waits for its fsync. keep_lives: older epochs are
     deleted when a new one starts."""
@@ -59,6 +68,7 @@ class JournalLimits(msgspec.Struct, frozen=True):
     flush_s: float = 0.1
 
 
+_NAME: Final = re.compile(r"(\d{6,16})-(\d{6,16})" + re.escape(SUFFIX), re.ASCII)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -71,13 +81,25 @@ def frame(body: bytes) -> bytes:
 
 
 def segments(directory: Path) -> dict[int, list[Path]]:
-    """epoch -> its segments in order."""
-    found: dict[int, list[Path]] = {}
-    for path in sorted(directory.glob(f"*{SUFFIX}")):
-        epoch, _, number = path.stem.partition("-")
-        if epoch.isdigit() and number.isdigit():
-            found.setdefault(int(epoch), []).append(path)
-    return found
+    """epoch -> its segments in order. Other files are left out: see `strays`."""
+    found: dict[int, list[tuple[int, Path]]] = {}
+    for path in directory.glob(f"*{SUFFIX}"):
+        if (numbers := numbers_of(path)) is not None:
+            found.setdefault(numbers[0], []).append((numbers[1], path))
+    return {epoch: [path for _, path in sorted(found[epoch])] for epoch in sorted(found)}
+
+
+def strays(directory: Path) -> list[Path]:
+    """Files that lie there like segments and are none."""
+    return sorted(p for p in directory.glob(f"*{SUFFIX}") if numbers_of(p) is None)
+
+
+def numbers_of(path: Path) -> tuple[int, int] | None:
+    """Epoch and segment, as the name has them; None when it is no segment's name."""
+    match = _NAME.fullmatch(path.name)
+    if match is None or int(match[1]) > MAX_EPOCH:
+        return None
+    return int(match[1]), int(match[2])
 
 
 class Journal:
@@ -138,6 +160,9 @@ class Journal:
                 self._wake.clear()
                 self._flush()
             self._flush()
+            if not self.problem:
+                self._file.write(frame(_encoder.encode(JournalEnd(None))))
+                self._sync()
         except OSError as error:
             self.problem = str(error.strerror or error)
             log.exception("the journal ends here", extra={"event": "journal.failed"})
@@ -162,6 +187,7 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def _next_segment(self) -> None:
+        self._file.write(frame(_encoder.encode(JournalEnd(self._header.segment + 1))))
         self._sync()
         self._file.close()
         self._file, self._segment_bytes = self._open(self._header.segment + 1)

@@ -7,7 +7,7 @@ import logging
 import zmq
 
 from evctl.core.errors import UnreachableError
-from evctl.wire import KeyPair, KeyRing, Listener
+from evctl.wire import CONTROL_LIMITS, KeyPair, KeyRing, Listener
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +23,15 @@ def open_listener(
     or if preferred_endpoint is "", on any free port of `host`."""
     anywhere = f"tcp://{host}:0"
     try:
-        return Listener(context, keypair, ring, preferred_endpoint or anywhere, name="control")
+        return _listener(context, keypair, ring, preferred_endpoint or anywhere)
     except UnreachableError:
         if not preferred_endpoint:
             raise
     log.warning("%s is taken; engines that dial it are cut off", preferred_endpoint)
-    return Listener(context, keypair, ring, anywhere, name="control")
+    return _listener(context, keypair, ring, anywhere)
+
+
+def _listener(
+    context: zmq.Context[zmq.Socket[bytes]], keypair: KeyPair, ring: KeyRing, endpoint: str
+) -> Listener:
+    return Listener(context, keypair, ring, endpoint, limits=CONTROL_LIMITS, name="control")

@@ -25,8 +25,8 @@ def why_gone(process: NodeProcess) -> str:
         status = found.status()
     except psutil.NoSuchProcess:
         return f"its process {process.pid} ended"
-    except psutil.AccessDenied:
-        return ""
+    except (psutil.AccessDenied, OSError):
+        return ""  # it cannot be looked at now
     if abs(started_s - process.start_time) > START_TOLERANCE_S:
         return f"its process {process.pid} ended, and another one has that number now"
     if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):

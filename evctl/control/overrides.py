@@ -9,8 +9,8 @@ from evctl.control.statedir import HeldRoles, StateDirectory
 from evctl.control.writer import Writer
 from evctl.core.errors import ConflictError, RefusedError, UsageError
 from evctl.core.events import Override
-from evctl.core.split import Split, parse_split
-from evctl.core.status import SplitChange
+from evctl.core.split import Role, Split, parse_split
+from evctl.core.status import Move, SplitChange
 from evctl.policy.transition import MODES, plan_moves
 
 
@@ -52,7 +52,8 @@ class Overrides:
         refused now.
 
         Raises UsageError (EV-1102, 1103) for a split that cannot be, ConflictError (EV-1351)
-        when `generation` is not the present one, RefusedError (EV-1352) in the cooldown.
+        when `generation` is not the present one, RefusedError (EV-1352) in the cooldown,
+        EvctlError (EV-1314) when it cannot be kept; nothing changed then.
         """
         state = self._writer.state
         wanted = parse_split(split)
@@ -64,7 +65,8 @@ class Overrides:
         if not plan and not unchanged:
             if left_s and not force:
                 raise self._too_soon(wanted, left_s)
-            self._apply(Override("hold", str(wanted), by, reason, forced=bool(left_s)))
+            override = Override("hold", str(wanted), by, reason, forced=bool(left_s))
+            self._apply(override, moves)
             if moves:
                 self._changed_s = self._clock()
         return SplitChange(
@@ -81,7 +83,7 @@ class Overrides:
     def set_mode(self, mode: str, *, by: str, reason: str = "") -> None:
         """hold: the present split stays. advise: it may be changed by others again.
 
-        Raises UsageError (EV-1353) for another mode.
+        Raises UsageError (EV-1353) for another mode, EvctlError (EV-1314) as `set_split`.
         """
         if mode not in MODES:
             raise UsageError(
@@ -101,18 +103,33 @@ class Overrides:
         state = self._writer.state
         return state.mode == mode and state.hold_reason == reason
 
-    def _apply(self, override: Override) -> None:
+    def _apply(self, override: Override, moves: tuple[Move, ...] = ()) -> None:
+        """On disk first: what cannot be kept is not done, so that no restart undoes it.
+
+        Raises EvctlError (EV-1314); nothing changed then.
+        """
+        state = self._writer.state
+        held = override.mode == "hold"
+        coming = HeldRoles(
+            generation=state.generation + 1,
+            mode=override.mode,
+            held_by=override.by if held else "",
+            hold_reason=override.reason if held else "",
+            roles={**self._roles(), **{move.node: Role(move.after) for move in moves}},
+        )
+        self._directory.write_held_roles(coming)
         self._writer.feed(override)
         self._last_by = override.by
+        if (is_so := self._held()) != coming:
+            self._directory.write_held_roles(is_so)
+
+    def _roles(self) -> dict[str, Role]:
+        return {node.name: node.role for node in self._writer.state.nodes.values()}
+
+    def _held(self) -> HeldRoles:
         state = self._writer.state
-        self._directory.write_held_roles(
-            HeldRoles(
-                generation=state.generation,
-                mode=state.mode,
-                held_by=state.held_by,
-                hold_reason=state.hold_reason,
-                roles={node.name: node.role.value for node in state.nodes.values()},
-            )
+        return HeldRoles(
+            state.generation, state.mode, state.held_by, state.hold_reason, self._roles()
         )
 
     def _expect(self, generation: int | None) -> None:

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 import msgspec
@@ -19,7 +19,7 @@ from evctl.control.dispatch import Dispatcher
 from evctl.control.engines import Hub
 from evctl.control.eventlog import EventLog
 from evctl.control.frontdoor import InferenceRequest, ModelCard, OverloadedError
-from evctl.control.journal import FORMAT, Journal, JournalHeader, segments
+from evctl.control.journal import FORMAT, Journal, JournalHeader, segments, strays
 from evctl.control.kv_board import KvBoard
 from evctl.control.measures import Measures
 from evctl.control.metrics import Snapshot
@@ -42,7 +42,7 @@ from evctl.core.events import (
 )
 from evctl.core.kv_status import BranchPage, BranchPlace, BranchRow
 from evctl.core.sampling import FinishReason
-from evctl.core.status import ClusterStatus
+from evctl.core.status import ClusterStatus, EventRecord
 from evctl.policy.state import ClusterState, PolicyConfig, StepResult
 from evctl.wire.keys import load_keypair
 from evctl.wire.messages import Tokens
@@ -51,6 +51,7 @@ IDLE_CHECK_S: Final = 5.0
 DRAIN_TIMEOUT_S: Final = 900.0
 DRAIN_POLL_S: Final = 0.05
 STOP_RETRY_S: Final = 5.0
+MAX_STRAYS: Final = 8
 
 
 class ControlPlane:
@@ -62,19 +63,18 @@ class ControlPlane:
     def __init__(self, settings: ControlSettings) -> None:
         self.settings = settings
         self.directory = StateDirectory(settings.directory)
-        self.directory.lock()
         self.kv_secret = self.directory.kv_secret()
+        self.directory.lock()
         self.allow_replay = settings.allow_replay
         self.stopping = asyncio.Event()
         """Set when somebody asked for the end of the cluster; whoever runs us closes us."""
         self.clock = time.monotonic
         self._earlier = self.directory.control_record()
         self.epoch = 1 + max([self._earlier.epoch if self._earlier else 0, *segments_of(self)])
-        config = self._policy_config()
+        writes = self.directory.split_writes()
+        config = self._policy_config(writes)
         self.state = ClusterState(config)
-        self.events = EventLog(
-            time.time, self.directory.split_writes(), self.directory.append_split_write
-        )
+        self.events = EventLog(time.time, writes, self.directory.append_split_write)
         self.measures = Measures(self.clock())
         self.counters: Counter[str] = Counter()
         self.streams = Streams(self.clock, self._give_up, self._progressed)
@@ -118,6 +118,12 @@ class ControlPlane:
         self.endpoint = self.hub.start(self._earlier.control_endpoint if self._earlier else "")
         self._tasks.append(asyncio.create_task(self._check_forever(), name="idle-check"))
         self.events.add("info", f"control plane up, epoch {self.epoch}")
+        for name, why in self.directory.damaged.items():
+            self.events.add(
+                "warn", f"{name} in {self.directory.root} is damaged and ignored: {why}"
+            )
+        for path in strays(self.directory.journal)[:MAX_STRAYS]:
+            self.events.add("warn", f"{path} is no journal of ours and ignored")
 
     def publish(self, gateway: str) -> None:
         """Write control.json. gateway: URL, "" without one."""
@@ -288,8 +294,10 @@ class ControlPlane:
 
     # ------------------------------------------------------------ inside
 
-    def _policy_config(self) -> PolicyConfig:
-        """The configured split, or the roles that an earlier life left."""
+    def _policy_config(self, writes: Sequence[EventRecord]) -> PolicyConfig:
+        """The configured split, or the roles that an earlier life left. Generations go on from
+        the last one that is known, even if the roles are lost: nobody may mistake one for
+        another."""
         settings = self.settings
         config = PolicyConfig(
             nodes=settings.nodes,
@@ -299,10 +307,11 @@ class ControlPlane:
         )
         held = self.directory.held_roles()
         if held is None:
-            return config
+            known = [one.write.generation for one in writes if one.write is not None]
+            return msgspec.structs.replace(config, generation=max([config.generation, *known]))
         return msgspec.structs.replace(
             config,
-            roles=held.roles,
+            roles={name: role.value for name, role in held.roles.items()},
             generation=held.generation,
             mode=held.mode,
             held_by=held.held_by,
@@ -346,6 +355,8 @@ class ControlPlane:
     async def _audit_books(self) -> None:
         try:
             found = await self.audit.run()
+        except OSError as error:
+            self.writer.audited((f"they could not be looked at: {error}",), LIMIT_S)
         except EvctlError as error:
             self.writer.audited((f"{error.code}: {error.why}",), LIMIT_S)
         else:

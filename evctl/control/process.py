@@ -15,20 +15,25 @@ from urllib.parse import urlsplit
 import msgspec
 
 from evctl.control.admin import create_admin_app
+from evctl.control.admin_forms import told_below_http
+from evctl.control.connections import Door, Shares, Sparing, Tell, raise_descriptor_limit
 from evctl.control.frontdoor import FrontDoor
 from evctl.control.plane import ControlPlane
 from evctl.control.serving import HttpServer, listen_tcp, listen_unix, url_of
 from evctl.control.settings import ControlSettings
+from evctl.control.statedir import unusable_system
 from evctl.core.errors import EvctlError, ExitCode
 
 
 class GatewayPlan(msgspec.Struct, frozen=True):
-    """create: the gateway's ASGI app over a front door. strict: this port or none."""
+    """create: the gateway's ASGI app over a front door. strict: this port or none. tell: the body
+    of an answer to what is no HTTP request, or one too many."""
 
     create: Callable[[FrontDoor], Any]
     host: str
     port: int
     strict: bool
+    tell: Tell
 
 
 class _JsonLines(logging.Formatter):
@@ -60,15 +65,23 @@ def run(make: Callable[[], tuple[ControlSettings, GatewayPlan | None]]) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("uvicorn.error").addFilter(Sparing())
     try:
         settings, gateway = make()
         _spare_collections()
         asyncio.run(serve(settings, gateway))
     except EvctlError as error:
-        logging.getLogger(__name__).error("%s", error, extra={"code": error.code})
-        sys.stderr.write(error.render() + "\n")
-        return error.exit_code
+        return _report(error)
+    except OSError as error:
+        logging.getLogger(__name__).exception("the system refuses something")
+        return _report(unusable_system(error))
     return int(ExitCode.DONE)
+
+
+def _report(error: EvctlError) -> int:
+    logging.getLogger(__name__).error("%s", error, extra={"code": error.code})
+    sys.stderr.write(error.render() + "\n")
+    return error.exit_code
 
 
 def _spare_collections() -> None:
@@ -82,6 +95,7 @@ def _spare_collections() -> None:
 
 async def serve(settings: ControlSettings, gateway: GatewayPlan | None) -> None:
     """Run the control plane with its admin API and gateway until told to stop."""
+    shares = Shares(raise_descriptor_limit(), len(settings.nodes))
     plane = ControlPlane(settings)
     earlier = plane.directory.control_record()
     servers: list[HttpServer] = []
@@ -95,9 +109,11 @@ async def serve(settings: ControlSettings, gateway: GatewayPlan | None) -> None:
             ports = _ports(gateway, earlier.gateway if earlier else "")
             listener = listen_tcp(gateway.host, ports)
             url = url_of(listener)
-            servers.append(HttpServer(gateway.create(plane), listener, "gateway"))
+            door = _door(plane, "gateway", shares.gateway, gateway.tell)
+            servers.append(HttpServer(gateway.create(plane), listener, "gateway", door))
         admin = listen_unix(plane.directory.admin_socket())
-        servers.append(HttpServer(create_admin_app(plane), admin, "admin"))
+        door = _door(plane, "admin", shares.admin, told_below_http)
+        servers.append(HttpServer(create_admin_app(plane), admin, "admin", door))
         for server in servers:
             await server.start()
         plane.publish(url)
@@ -111,10 +127,20 @@ async def serve(settings: ControlSettings, gateway: GatewayPlan | None) -> None:
         plane.directory.admin_socket().unlink(missing_ok=True)
 
 
+def _door(plane: ControlPlane, name: str, most: int, tell: Tell) -> Door:
+    def count() -> None:
+        plane.counters[f"{name}_connections_refused"] += 1
+
+    return Door(name, most, tell=tell, on_refused=count)
+
+
 def _ports(gateway: GatewayPlan, earlier_url: str) -> list[int]:
     """The configured port, else the one of an earlier life, else any."""
     if gateway.strict:
         return [gateway.port]
-    earlier = urlsplit(earlier_url).port if earlier_url else None
+    try:
+        earlier = urlsplit(earlier_url).port
+    except ValueError:
+        earlier = None  # control.json was damaged
     wanted = [gateway.port] if gateway.port else []
     return list(dict.fromkeys([*wanted, *([earlier] if earlier else []), 0]))

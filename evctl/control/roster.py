@@ -59,6 +59,11 @@ class Roster:
         self.drop(engine.node)
         self._silent[engine.peer] = engine
 
+    def excuse(self, gap_s: float, now_s: float) -> None:
+        """Nobody listened for so long: that was not the engines' silence."""
+        for engine in self.present.values():
+            engine.heard_s = min(now_s, engine.heard_s + gap_s)
+
     def by_peer(self, peer: bytes) -> Engine | None:
         return self._by_peer.get(peer)
 

@@ -12,11 +12,13 @@ from typing import Any
 
 import uvicorn
 
+from evctl.control.connections import BoundedListener, Door, Timing, protocol_class
 from evctl.core.errors import UnreachableError
 
 START_TIMEOUT_S = 10.0
 GRACE_S = 2
 """How long open connections may take to finish when a server ends."""
+_TIMING = Timing()
 
 
 class _Server(uvicorn.Server):
@@ -28,11 +30,20 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """One ASGI app on one listening socket."""
+    """One ASGI app on one listening socket. door: how many connections it takes."""
 
-    def __init__(self, app: Any, listener: socket.socket, name: str) -> None:
+    def __init__(
+        self,
+        app: Any,
+        listener: socket.socket,
+        name: str,
+        door: Door | None = None,
+        timing: Timing = _TIMING,
+    ) -> None:
+        door = door or Door(name)
         config = uvicorn.Config(
             app,
+            http=protocol_class(door.tell, timing),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=GRACE_S,
@@ -40,7 +51,7 @@ class HttpServer:
             server_header=False,
         )
         self._server = _Server(config)
-        self._listener = listener
+        self._listener = BoundedListener.over(listener, door)
         self._name = name
         self._task: asyncio.Task[None] | None = None
 

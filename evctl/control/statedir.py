@@ -11,11 +11,12 @@ import os
 import secrets
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
+from typing import Annotated, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from evctl.core.errors import ConfigError, ConflictError
+from evctl.core.errors import ConfigError, ConflictError, EvctlError
+from evctl.core.split import Role
 from evctl.core.status import EventRecord
 from evctl.wire.keys import from_z85
 
@@ -25,6 +26,13 @@ SECRET_BYTES: Final = 32
 SPLIT_WRITES: Final = "splits.jsonl"
 MAX_SPLIT_WRITES: Final = 200
 
+MAX_COUNT: Final = 2**53
+"""Above this, an epoch or a generation is damage."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+Mode = Annotated[str, msgspec.Meta(pattern="^(advise|hold)$")]
+Pid = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+
 T = TypeVar("T")
 
 
@@ -32,10 +40,10 @@ class ControlRecord(msgspec.Struct, frozen=True):
     """control.json: who serves the cluster, and where. start_time: of the process, so that a
     recycled pid is not taken for it. gateway: "" without one."""
 
-    pid: int
+    pid: Pid
     start_time: float
     boot_id: str
-    epoch: int
+    epoch: Count
     control_endpoint: str
     gateway: str
     admin: str
@@ -44,7 +52,7 @@ class ControlRecord(msgspec.Struct, frozen=True):
 class NodeProcess(msgspec.Struct, frozen=True):
     """nodes/NODE.json, by whoever started the engine."""
 
-    pid: int
+    pid: Pid
     start_time: float
     config: str = ""
 
@@ -52,11 +60,11 @@ class NodeProcess(msgspec.Struct, frozen=True):
 class HeldRoles(msgspec.Struct, frozen=True):
     """roles.json: what the next life of the control plane starts with."""
 
-    generation: int
-    mode: str
+    generation: Count
+    mode: Mode
     held_by: str
     hold_reason: str
-    roles: dict[str, str]
+    roles: dict[str, Role]
 
 
 class ModelFiles(msgspec.Struct, frozen=True):
@@ -74,10 +82,12 @@ class _EngineConfig(msgspec.Struct, frozen=True):
 
 
 class StateDirectory:
-    """One cluster's state directory. Missing or damaged optional files read as None."""
+    """One cluster's state directory. Missing or damaged optional files read as None; `damaged`
+    tells of the latter: name -> why."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.damaged: dict[str, str] = {}
         self.journal = root / "journal"
         self.control_key = root / "control.key"
         self._lock: BinaryIO | None = None
@@ -117,37 +127,45 @@ class StateDirectory:
         return secret
 
     def node_keys(self) -> dict[str, bytes]:
-        """node -> public key, of keys/NODE.pub. Files that hold no key are left out."""
+        """node -> public key, of keys/NODE.pub. Files that hold no key are left out.
+
+        Raises OSError when they cannot be read now: that takes no key back.
+        """
         keys = {}
         for path in sorted((self.root / "keys").glob("*.pub")):
             try:
                 keys[path.stem] = from_z85(path.read_text(encoding="ascii").strip())
-            except (OSError, ValueError):
+            except (FileNotFoundError, IsADirectoryError, PermissionError, ValueError):
                 continue
         return keys
 
     def control_record(self) -> ControlRecord | None:
-        return _read(self.root / "control.json", ControlRecord)
+        return self._read(self.root / "control.json", ControlRecord)
 
     def write_control_record(self, record: ControlRecord) -> None:
-        write_whole(self.root / "control.json", msgspec.json.encode(record))
+        self._write("control.json", msgspec.json.encode(record))
 
     def node_process(self, node: str) -> NodeProcess | None:
-        return _read(self.root / "nodes" / f"{node}.json", NodeProcess)
+        return self._read(self.root / "nodes" / f"{node}.json", NodeProcess)
 
     def held_roles(self) -> HeldRoles | None:
-        return _read(self.root / "roles.json", HeldRoles)
+        return self._read(self.root / "roles.json", HeldRoles)
 
     def write_held_roles(self, held: HeldRoles) -> None:
-        write_whole(self.root / "roles.json", msgspec.json.encode(held))
+        """Raises EvctlError (EV-1314) when it cannot be written; the old ones are left then."""
+        self._write("roles.json", msgspec.json.encode(held))
 
     def split_writes(self) -> list[EventRecord]:
         """Writes to the split in earlier lives, oldest first, the last MAX_SPLIT_WRITES of them;
         drops older ones, and what a life left half written."""
         path = self.root / SPLIT_WRITES
-        if not path.exists():
+        try:
+            whole = path.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
             return []
-        whole = path.read_bytes().splitlines(keepends=True)
+        except OSError as error:
+            self.damaged[path.name] = str(error.strerror)
+            return []
         found = []
         for line in whole[-MAX_SPLIT_WRITES:]:
             try:
@@ -155,7 +173,10 @@ class StateDirectory:
             except (msgspec.DecodeError, ValueError):
                 continue
         if len(found) != len(whole):
-            write_whole(path, b"".join(msgspec.json.encode(one) + b"\n" for one in found))
+            try:
+                write_whole(path, b"".join(msgspec.json.encode(one) + b"\n" for one in found))
+            except OSError as error:
+                self.damaged[path.name] = str(error.strerror)
         return found
 
     def append_split_write(self, record: EventRecord) -> None:
@@ -167,7 +188,7 @@ class StateDirectory:
     def model_directory(self, node: str, weights_hash: str) -> Path:
         """Where the model lies that this node's engine was told to load; in the cache of models
         when the node is not on this machine."""
-        config = _read(self.root / "nodes" / f"{node}.config.json", _EngineConfig)
+        config = self._read(self.root / "nodes" / f"{node}.config.json", _EngineConfig)
         if config is not None:
             return Path(config.model)
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))
@@ -193,10 +214,33 @@ class StateDirectory:
         tag = blake2b(os.fsencode(self.root), digest_size=6).hexdigest()
         return folder / f"{tag}.sock"
 
+    def _read(self, path: Path, kind: type[T]) -> T | None:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+            self.damaged[path.name] = str(getattr(error, "strerror", None) or error)
+            return None
+
+    def _write(self, name: str, content: bytes) -> None:
+        try:
+            write_whole(self.root / name, content)
+        except OSError as error:
+            raise EvctlError(
+                what=f"cannot write {self.root / name}",
+                why=str(error.strerror or error),
+                next_step=f"make room, or let us write there, and try again: df -h {self.root}",
+                code="EV-1314",
+            ) from error
+
 
 def model_files(directory: Path) -> ModelFiles | None:
     """None when there is no whole prepared model."""
-    return _read(directory / "config.json", ModelFiles)
+    try:
+        return msgspec.json.decode((directory / "config.json").read_bytes(), type=ModelFiles)
+    except (OSError, ValueError):
+        return None
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -212,17 +256,21 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
-def _read(path: Path, kind: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError, ValueError):
-        return None
+def unusable_system(error: OSError) -> EvctlError:
+    """EV-1315: the system refused something without which there is no control plane."""
+    return EvctlError(
+        what="the control plane cannot go on",
+        why=str(error),
+        next_step="look at what is named: a full disk, another user's file, too many open files",
+        code="EV-1315",
+    )
 
 
 def _bad_secret(path: Path, why: str) -> ConfigError:
     return ConfigError(
         what=f"cannot use the KV secret {path}",
         why=why,
-        next_step="make the cluster's state with: evctl up",
+        next_step="put the right file back from a copy, or give up all cached KV, which nobody "
+        f"can find without it: evctl down, rm {path}, evctl up",
         code="EV-1312",
     )

@@ -214,6 +214,12 @@ class Streams:
         if stream is not None and not stream.ended and stream.waits_since_s is None:
             stream.waits_since_s = self._clock()
 
+    def excuse(self, gap_s: float) -> None:
+        """Nobody could take tokens in for so long: those that wait are given as much more."""
+        for stream in self._open.values():
+            if stream.waits_since_s is not None:
+                stream.waits_since_s += gap_s
+
     def sweep(self) -> None:
         """End streams that have waited too long for something that is missing."""
         now_s = self._clock()

@@ -118,3 +118,13 @@ def from_evctl(error: EvctlError) -> ApiError:
         kind=SERVER_ERROR if status >= 500 else INVALID_REQUEST,
         code=error.code,
     )
+
+
+_BELOW_HTTP = {400: "invalid_http", 408: "request_timeout", 503: "too_many_connections"}
+
+
+def told_below_http(status: int, message: str) -> bytes:
+    """The body of an answer to what never became a request."""
+    kind = SERVER_ERROR if status >= 500 else INVALID_REQUEST
+    error = ApiError(status, message, code=_BELOW_HTTP.get(status), kind=kind)
+    return msgspec.json.encode(error.payload())

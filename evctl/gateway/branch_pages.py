@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -34,6 +35,7 @@ class BranchPages:
         branch, what = request.path_params["branch"], request.path_params["signal"]
         if what not in SIGNALS:
             raise HTTPException(404)
+        _require_text(request)
         try:
             raw = await self._inference.bodies.read(request.scope, request.receive)
         except ClientDisconnect:
@@ -56,6 +58,7 @@ class BranchPages:
 
     async def listed(self, request: Request) -> Response:
         tenant = self._inference.keys.tenant(request.headers)
+        _require_text(request)
         limit = _limit(request.query_params.get("limit"))
         after = request.query_params.get("after", "")
         if len(after) > MAX_ID_CHARS:
@@ -77,6 +80,7 @@ class BranchPages:
     async def one(self, request: Request) -> Response:
         tenant = self._inference.keys.tenant(request.headers)
         name = request.path_params["branch"]
+        _require_text(request)
         row = self._front_door.branch(tenant, name)
         if row is None:
             raise ApiError(
@@ -86,6 +90,15 @@ class BranchPages:
                 code="branch_not_found",
             )
         return json_response(_branch_object(row))
+
+
+def _require_text(request: Request) -> None:
+    """The server shows bytes that are no UTF-8 as U+FFFD, so that another id would be meant."""
+    for part, param in (("raw_path", "id"), ("query_string", "after")):
+        try:
+            unquote_to_bytes(request.scope.get(part, b"")).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise bad_request(f"{param} is not valid UTF-8", param) from error
 
 
 def _limit(shown: str | None) -> int:

@@ -1,6 +1,6 @@
 """Messages between control plane and engines, and between engines; sockets that carry them."""
 
-from evctl.wire.channel import Received, SocketLimits
+from evctl.wire.channel import CONTROL_LIMITS, Received, SocketLimits
 from evctl.wire.codec import (
     MAX_MESSAGE_BYTES,
     PROTOCOL_VERSION,
@@ -22,6 +22,7 @@ from evctl.wire.keys import (
 from evctl.wire.sockets import Dialer, Listener
 
 __all__ = [
+    "CONTROL_LIMITS",
     "MAX_MESSAGE_BYTES",
     "PROTOCOL_VERSION",
     "Dialer",

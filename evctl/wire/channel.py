@@ -22,6 +22,8 @@ Clock = Callable[[], float]
 
 MAX_FRAME_BYTES: Final = 128 * 2**20
 """libzmq drops the connection of a peer that sends more; below, the peer is told why not."""
+MAX_DENIED: Final = 1024
+"""Denied keys that are remembered at once."""
 LOG_EVERY_S: Final = 1.0
 """Each reason is logged at most once in this time, with its count so far."""
 
@@ -37,6 +39,12 @@ class SocketLimits(msgspec.Struct, frozen=True):
     dead_after_s: float = 10.0
     reconnect_s: float = 0.1
     reconnect_max_s: float = 5.0
+
+
+CONTROL_LIMITS: Final = SocketLimits(dead_after_s=30.0)
+"""Between an engine and the control plane. Each judges the other by its words; what the connection
+does on its own is only to make room for a new one. A connection that breaks costs every request
+in flight, so a process that stands still for a while, while its host lives, must not break it."""
 
 
 class Received(NamedTuple):
@@ -67,8 +75,13 @@ class Channel:
         self.on_refusal: Callable[[bytes, str, str], None] = lambda _key, _code, _why: None
         """Told the public key of a peer that may not connect, or whose frame was refused, with
         code and reason. Called within receive()."""
+        self.patience_s = 0.0
+        """A key may be denied for so long before that is worth a warning: where lists of keys are
+        handed out one side after the other, a peer may call before it is announced."""
         self._clock = clock
-        self._quiet_until_s: dict[str, float] = {}
+        self._quiet_until_s: dict[tuple[str, int], float] = {}
+        self._denied_s: dict[str, tuple[float, float]] = {}
+        """Key or endpoint -> when it was denied first and last."""
         self._socket: zmq.Socket[bytes] = context.socket(kind, socket_class=zmq.Socket)
         self._monitor = ConnectionMonitor(context, self._socket)
         _set_options(self._socket, keypair, limits)
@@ -155,20 +168,35 @@ class Channel:
         self.counters["sent"] += 1
         return True
 
-    def _note(self, reason: str, why: str, **fields: Any) -> None:
+    def _note_denied(self, who: str, why: str, **fields: Any) -> None:
+        """Count and log a denied key: a warning once patience is over."""
+        now_s = self._clock()
+        first_s, last_s = self._denied_s.get(who, (now_s, now_s))
+        if now_s - last_s > LOG_EVERY_S + self.patience_s:
+            first_s = now_s  # it was in meanwhile, or away
+        if len(self._denied_s) >= MAX_DENIED:
+            self._denied_s.clear()
+        self._denied_s[who] = first_s, now_s
+        if now_s - first_s < self.patience_s:
+            why += "; it was not announced yet, and calls again"
+            self._note("denied_key", why, level=logging.INFO, **fields)
+        else:
+            self._note("denied_key", why, **fields)
+
+    def _note(self, reason: str, why: str, *, level: int = logging.WARNING, **fields: Any) -> None:
         """Count an irregularity and log it, at most once in LOG_EVERY_S for each reason."""
         self.counters[reason] += 1
         now_s = self._clock()
-        if now_s < self._quiet_until_s.get(reason, now_s):
+        if now_s < self._quiet_until_s.get((reason, level), now_s):
             return
-        self._quiet_until_s[reason] = now_s + LOG_EVERY_S
+        self._quiet_until_s[reason, level] = now_s + LOG_EVERY_S
         extra = {"event": f"wire.{reason}", "socket": self.name, "why": why, **fields}
         extra["count"] = self.counters[reason]
-        log.warning("%s: %s: %s", self.name, reason, why, extra=extra)
+        log.log(level, "%s: %s: %s", self.name, reason, why, extra=extra)
 
     def _refuse(self, error: WireError, public_key: bytes, peer: bytes = b"") -> None:
         """Count, log and answer a bad frame of `peer`."""
-        identity = {"peer": peer.hex(), "public_key": to_z85(public_key)}
+        identity: dict[str, Any] = {"peer": peer.hex(), "public_key": to_z85(public_key)}
         self._note(f"refused_{error.reason}", error.why, code=error.code, **identity)
         answer = encode_refused(error.code, error.why, error.request_id, version=error.version)
         if not self._send_frames([peer, answer] if peer else [answer]):

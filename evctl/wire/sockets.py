@@ -141,7 +141,8 @@ class Listener(Channel):
         while self._denials:
             key, address = self._denials.popleft()
             why = f"a key from {address} is not on the list"
-            self._note("denied_key", why, public_key=to_z85(key), address=address)
+            name = to_z85(key)
+            self._note_denied(name, why, public_key=name, address=address)
             self.on_refusal(key, KEY_DENIED, why)
         unlogged = self._denials_unlogged
         self.counters["denied_key"] += unlogged - self._denials_counted
@@ -213,6 +214,8 @@ class Dialer(Channel):
         elif event.kind == zmq.EVENT_DISCONNECTED:
             self.connected = False
             self.counters["disconnections"] += 1
+        elif event.kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            self._note_denied(self.endpoint, describe_failure(event), endpoint=self.endpoint)
         elif event.kind in _FAILURES:
             self._note(_FAILURES[event.kind], describe_failure(event), endpoint=self.endpoint)
 

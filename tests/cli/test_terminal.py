@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,26 @@ def test_watch_on_a_pipe_is_a_line_a_change(fake: FakeAdmin) -> None:
         process.terminate()
     assert [line["in_flight"] for line in lines] == [3, 4, 5]
     assert all(line["kind"] == "ClusterStatus" for line in lines)
+
+
+@pytest.mark.parametrize("command", ["logs n1 -f", "status -w -o jsonl", "status -w"])
+def test_ctrl_c_is_how_following_ends(fake: FakeAdmin, home: Path, command: str) -> None:
+    log = home / "state" / "evctl" / "clusters" / "local" / "logs" / "n1.jsonl"
+    log.write_text('{"time_s": 1, "level": "info", "message": "one"}\n')
+    fake.streams = [[WatchFrame("snapshot", 0, status())]]
+    with subprocess.Popen(
+        [*EVCTL, *command.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=20)
+    assert (process.returncode, rest, errors) == (130, "", "")
 
 
 @pytest.mark.parametrize("command", ["split set 1P2D", "down --purge"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,15 +13,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import psutil
 import pytest
 import pytest_asyncio
 
 from evctl.client.admin import AdminClient
 from evctl.control.admin import create_admin_app
 from evctl.control.eventlog import EventLog
+from evctl.control.frontdoor import InferenceRequest
+from evctl.control.process import _JsonLines
 from evctl.control.serving import HttpServer, listen_unix
 from evctl.core.errors import ConflictError, EvctlError, RefusedError, UsageError
-from evctl.core.events import NodeJoined
+from evctl.core.events import NodeJoined, NodeLost
+from evctl.core.sampling import SamplingParams
 from evctl.core.status import WatchFrame
 from tests.control.fake_engine import write_model
 from tests.control.state import make_state, until
@@ -250,6 +256,65 @@ async def test_stop_refuses_new_requests_and_ends_when_idle(office: Office) -> N
     await office.ask(lambda: office.client.stop(drain=True))
     await until(office.plane.stopping.is_set, 3, "the end")
     assert "stopping" in office.plane.ready()
+
+
+async def test_a_stop_that_waits_can_be_called_off(office: Office) -> None:
+    plane = office.plane
+    plane.streams.open(asked())
+    await office.ask(lambda: office.client.stop(drain=True))
+    assert "stopping" in plane.ready()
+    assert await office.ask(office.client.call_off_stop)
+    assert plane.ready() == ""
+    plane.streams.close("r1")
+    await asyncio.sleep(0.3)
+    assert not plane.stopping.is_set(), "nothing is in flight any more, and it serves on"
+    await office.ask(lambda: office.client.stop(drain=True))
+    await until(plane.stopping.is_set, 3, "the end")
+    assert not await office.ask(office.client.call_off_stop), "too late"
+    assert "stopping" in plane.ready()
+
+
+def asked() -> InferenceRequest:
+    return InferenceRequest(
+        request_id="r1",
+        tenant="t",
+        prompt=(1, 2, 3),
+        root_key=bytes(16),
+        block_keys=b"",
+        sampling=SamplingParams(max_tokens=4),
+    )
+
+
+async def test_a_node_is_starting_while_its_process_lives_and_else_absent(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    try:
+        folder = stage.plane.directory.root / "nodes"
+        folder.mkdir(exist_ok=True)
+        me = {"pid": os.getpid(), "start_time": psutil.Process().create_time()}
+        (folder / "n1.json").write_text(json.dumps(me))
+        (folder / "n2.json").write_text(json.dumps({**me, "start_time": 1.0}))
+        assert states(stage) == ["starting", "absent", "absent"]
+        for name in ("n1", "n2"):
+            stage.plane.writer.feed(NodeJoined(name, "b", 64, 16, 8, 4096))
+        assert states(stage) == ["ok", "ok", "absent"]
+        for name in ("n1", "n2"):
+            stage.plane.writer.feed(NodeLost(name, "b", "gone"))
+        assert states(stage) == ["starting", "lost", "absent"], "n1 was started again"
+    finally:
+        await stage.close()
+
+
+def states(stage: Stage) -> list[str]:
+    return [node.state for node in stage.plane.status().nodes]
+
+
+def test_a_line_of_the_log_has_no_colours() -> None:
+    record = logging.LogRecord("uvicorn", logging.INFO, "", 0, "up", (), None)
+    record.color_message = "\x1b[36mup\x1b[0m"
+    record.node = "n1"
+    line = json.loads(_JsonLines().format(record))
+    assert (line["message"], line["node"]) == ("up", "n1")
+    assert "color_message" not in line
 
 
 async def test_a_long_path_gets_a_short_socket(tmp_path: Path, monkeypatch) -> None:

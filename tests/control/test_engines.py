@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -308,6 +310,47 @@ async def test_peers_hear_of_each_other_and_of_losses(tmp_path: Path) -> None:
         assert engine.of(CancelRequest), "what it may still run is stopped"
     finally:
         await stage.close()
+
+
+async def test_a_pause_of_the_control_plane_is_not_held_against_engines(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, node_late_after_s=0.4, node_lost_after_s=0.8)
+    try:
+        await stage.join("n1", "n2", "n3")
+        output = stage.submit("r1")
+        engine, _ = await stage.sent("r1")
+        engine.fact(PrefillStarted("r1", 0, 40))
+        await asyncio.sleep(0.6)
+        time.sleep(2.0)  # noqa: ASYNC251: the loop stands still, and the engines in it
+        for other in stage.engines.values():
+            other.mute = True  # what they said meanwhile is late
+        await asyncio.sleep(0.6)
+        for other in stage.engines.values():
+            other.mute = False
+        await asyncio.sleep(0.6)
+        engine.tokens("r1", 0, 7, finish="length")
+        await until(lambda: output.finish == "length", 5, "the request to go on")
+        assert not [e.what for e in stage.plane.events.since(0) if e.what.startswith("lost")]
+        engine.mute = True
+        await until(lambda: "n1" not in stage.alive(), 5, "real silence to be noticed")
+    finally:
+        await stage.close()
+
+
+async def test_without_descriptors_the_watch_goes_on_and_no_key_is_forgotten(stage: Stage) -> None:
+    await stage.join("n1", "n2")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        await until(lambda: stage.plane.hub.counters["keys_unreadable"] >= 2, 5, "two rounds")
+        output = stage.submit("r1")
+        engine, _ = await stage.sent("r1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    engine.tokens("r1", 0, 7, finish="length")
+    await until(lambda: output.finish == "length", 5, "the request")
+    assert stage.alive() == {"n1", "n2"}
+    assert not stage.plane.stopping.is_set()
+    await stage.join("n3")
 
 
 async def test_a_dead_process_is_noticed_at_once_even_if_another_has_its_place(

@@ -8,7 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from evctl.control.journal import FORMAT, Journal, JournalHeader, JournalLimits, segments
+from evctl.control.journal import (
+    FORMAT,
+    Journal,
+    JournalEnd,
+    JournalHeader,
+    JournalLimits,
+    frame,
+    segments,
+    strays,
+)
 from evctl.control.replay import JournalReader, replay
 from evctl.core.branches import BranchSignal
 from evctl.core.errors import IntegrityError, NotFoundError
@@ -16,6 +25,7 @@ from evctl.core.events import Event, FromNode, Override, PrefillStarted, Request
 from evctl.policy.state import ClusterState, PolicyConfig, step
 from tests.policy.cluster import Cluster, keys
 
+encode = msgspec.msgpack.encode
 CONFIG = PolicyConfig(("n1", "n2", "n3"), "2P1D")
 
 
@@ -75,11 +85,60 @@ def test_a_torn_tail_is_told_and_the_rest_is_equal(tmp_path: Path, cut_bytes: in
     events = some_events(5)
     write(tmp_path, events)
     (path,) = segments(tmp_path)[1]
-    path.write_bytes(path.read_bytes()[:-cut_bytes])
+    path.write_bytes(path.read_bytes()[: -cut_bytes - len(frame(encode(JournalEnd(None))))])
     report = replay(tmp_path)
     assert report.equal
     assert 0 < report.steps < len(events)
     assert "ends inside a frame" in report.tail
+
+
+def test_without_its_last_frame_a_journal_does_not_pass_for_whole(tmp_path: Path) -> None:
+    """A crash leaves it so; that more is missing cannot be known then."""
+    events = some_events(5)
+    write(tmp_path, events)
+    (path,) = segments(tmp_path)[1]
+    path.write_bytes(path.read_bytes()[: -len(frame(encode(JournalEnd(None))))])
+    report = replay(tmp_path)
+    assert (report.steps, report.equal, report.missing) == (len(events), True, False)
+    assert report.tail == f"{path.name} has no end"
+
+
+@pytest.mark.parametrize("which", [1, 2, -1, "last two", "header", "swapped"])
+def test_a_missing_segment_is_told(tmp_path: Path, which: object) -> None:
+    events = some_events(30)
+    write(tmp_path, events, segment_bytes=2_000)
+    paths = segments(tmp_path)[1]
+    if isinstance(which, int):
+        paths[which].unlink()
+        named = f"segment {which if which > 0 else len(paths) - 1} is missing"
+    elif which == "last two":
+        paths[-1].unlink()
+        paths[-2].unlink()
+        named = f"segment {len(paths) - 2} is missing"
+    elif which == "header":
+        paths[2].write_bytes(b"\0" * 100)
+        named = "header"
+    else:
+        paths[2].rename(tmp_path / "x")
+        paths[1].rename(paths[2])
+        (tmp_path / "x").rename(paths[1])
+        named = "holds segment 2"
+    report = replay(tmp_path)
+    assert named in report.tail
+    assert 0 < report.steps < len(events)
+    assert report.differences == (), "what was read is what happened"
+    assert report.missing
+    assert not report.equal
+
+
+@pytest.mark.parametrize("name", ["99999999999999999999-000000", "²²²²²²-000000", "1-1", "x"])
+def test_a_file_that_is_no_segment_is_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.evj").write_bytes(b"?")
+    events = some_events(2)
+    write(tmp_path, events)
+    assert list(segments(tmp_path)) == [1]
+    assert [path.stem for path in strays(tmp_path)] == [name]
+    assert replay(tmp_path).steps == len(events)
 
 
 def test_a_flipped_bit_ends_the_reading(tmp_path: Path) -> None:

@@ -56,13 +56,16 @@ class Cluster:
             join_timeout_s=join_timeout_s,
         ).run(only)
 
-    def down(self, purge: bool = False) -> DownResult:
+    def down(
+        self, purge: bool = False, interrupted: Callable[[], bool] = lambda: False
+    ) -> DownResult:
         return take_down(
             self.driver,
             connect=AdminClient,
             tell=lambda unit, what: None,
             drain_timeout_s=5.0,
             purge=purge,
+            interrupted=interrupted,
         )
 
     def end(self) -> None:

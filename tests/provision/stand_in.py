@@ -64,8 +64,8 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 def control(arguments: list[str]) -> int:
     directory = Path(arguments[1])
-    if (directory / "control.fail").exists():
-        print("no gateway for you", file=sys.stderr)
+    if (fail := directory / "control.fail").exists():
+        print(fail.read_text() or "no gateway for you", file=sys.stderr)
         return 3
     while (directory / "control.slow").exists():
         time.sleep(0.01)
@@ -80,7 +80,12 @@ def control(arguments: list[str]) -> int:
 
         def do_POST(self) -> None:
             self.answer(b"{}")
-            threading.Thread(target=server.shutdown).start()
+            if not (directory / "control.busy").exists():
+                threading.Thread(target=server.shutdown).start()
+
+        def do_DELETE(self) -> None:
+            (directory / "control.called-off").touch()
+            self.answer(b'{"stopping": false, "drain": false}')
 
         def answer(self, content: bytes) -> None:
             self.send_response(200)
@@ -120,6 +125,11 @@ def gateway_port(directory: Path) -> int:
     return int(json.loads((directory / "cluster.json").read_text())["gateway"]["port"])
 
 
+def is_stopped(pid: int) -> bool:
+    """As after SIGSTOP: it lives and says nothing."""
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+
+
 def status(directory: Path, epoch: int) -> ClusterStatus:
     config = json.loads((directory / "cluster.json").read_text())
     nodes, refusals = [], []
@@ -137,9 +147,9 @@ def status(directory: Path, epoch: int) -> ClusterStatus:
                     name=name,
                     role="P",
                     target_role="P",
-                    state="ok" if alive else "lost",
+                    state="ok" if alive and not is_stopped(pid) else "lost",
                     boot_id=boot.read_text(),
-                    age_s=0.0,
+                    age_s=31.0 if alive and is_stopped(pid) else 0.0,
                     queue=0,
                     running=0,
                     running_prefill=0,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import _thread
+import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -188,6 +190,114 @@ def test_progress_goes_step_by_step(cluster: Cluster) -> None:
     steps = [report.step for report in cluster.reports if report.unit == "n1"]
     assert steps == [Step.ENGINE, Step.ENGINE, Step.JOINED]
     assert any(report.text == "made it" for report in cluster.reports if report.unit == "model")
+
+
+@pytest.fixture
+def taken() -> Iterator[socket.socket]:
+    """A port that somebody else listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+def port_of(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])
+
+
+def test_a_port_that_must_be_had_and_is_taken_is_told_before_anything_stops(
+    cluster: Cluster, taken: socket.socket
+) -> None:
+    cluster.up()
+    control = cluster.pid(CONTROL)
+    file = cluster.driver.directory / "cluster.json"
+    before = file.read_bytes()
+    strict = config(gateway={"port": port_of(taken), "port_strict": True})
+    with pytest.raises(EvctlError) as raised:
+        cluster.up(strict)
+    assert raised.value.code == "EV-1371"
+    assert str(port_of(taken)) in raised.value.why
+    assert cluster.pid(CONTROL) == control
+    assert file.read_bytes() == before
+    taken.close()
+    assert ("restart", "control") in what(cluster.up(strict))
+
+
+def test_a_gateway_goes_back_to_its_port_once_that_is_free(
+    cluster: Cluster, taken: socket.socket
+) -> None:
+    cluster.driver.directory.mkdir(parents=True)
+    other = cluster.driver.directory / "control.port"
+    other.write_text("40123")
+    wanted = config(gateway={"port": port_of(taken)})
+    cluster.up(wanted)
+    assert what(cluster.up(wanted)) == [], "it is taken"
+    taken.close()
+    (change,) = plan_up(wanted, cluster.driver.observe(wanted))
+    assert (change.action, change.unit, change.disruptive) == ("restart", "control", True)
+    assert str(wanted.gateway.port) in change.why
+    assert "40123" in change.why
+    other.unlink()
+    assert what(cluster.up(wanted)) == [("restart", "control")]
+    assert what(cluster.up(wanted)) == []
+
+
+def test_a_node_that_hangs_is_restarted(cluster: Cluster) -> None:
+    cluster.up()
+    hung = cluster.pid("n2")
+    os.kill(hung, signal.SIGSTOP)
+    begun_s = time.monotonic()
+    result = cluster.up()
+    assert what(result) == [("restart", "n2")]
+    assert result.changed[0].disruptive
+    assert result.changed[0].why == f"lost: silent for 31 s, though its process {hung} lives"
+    assert result.exit_code == 0
+    assert cluster.pid("n2") != hung
+    assert time.monotonic() - begun_s < 15, "it is woken to end"
+
+
+def test_why_a_control_plane_did_not_start_is_told_once_and_in_words(cluster: Cluster) -> None:
+    cluster.up()
+    cluster.down()
+    told = EvctlError(what="no gateway", why="port 9: taken", next_step="free it", code="EV-1371")
+    line = '{"time_s": 1, "level": "error", "message": "no gateway: port 9: taken"}'
+    (cluster.driver.directory / "control.fail").write_text(f"{line}\n{told.render()}")
+    cluster.reports.clear()
+    with pytest.raises(EvctlError) as raised:
+        cluster.up()
+    assert raised.value.why == "no gateway: port 9: taken (EV-1371)"
+    assert raised.value.next_step == "free it"
+    (failed,) = [report for report in cluster.reports if report.state == "failed"]
+    assert failed.text == "control did not start"
+
+
+def test_the_files_are_made_once_and_then_updated(cluster: Cluster) -> None:
+    assert what(cluster.up())[0] == ("create", "files")
+    changed = cluster.up(config(gateway={"port": 9}))
+    assert what(changed)[0] == ("update", "files")
+    assert changed.changed[0].why == "config (gateway.port 8080 -> 9)"
+
+
+def test_an_interrupt_while_it_drains_calls_the_stop_off(cluster: Cluster) -> None:
+    cluster.up()
+    (cluster.driver.directory / "control.busy").touch()
+    asked = iter([False])  # at the first look nothing drains yet
+    result = cluster.down(interrupted=lambda: next(asked, True))
+    assert (result.stopped, result.interrupted, result.serves) == ((), True, True)
+    assert (cluster.driver.directory / "control.called-off").exists()
+    assert all(cluster.driver.is_running(unit) for unit in (CONTROL, "n1", "n2", "n3"))
+    assert cluster.driver.down_since_s() is None
+    (cluster.driver.directory / "control.busy").unlink()
+    assert cluster.down().stopped == (CONTROL, "n1", "n2", "n3")
+
+
+def test_a_cluster_that_was_stopped_says_so_until_it_is_started(cluster: Cluster) -> None:
+    cluster.up()
+    assert cluster.driver.down_since_s() is None
+    cluster.down()
+    since_s = cluster.driver.down_since_s()
+    assert since_s is not None
+    assert abs(time.time() - since_s) < 30
+    cluster.up()
+    assert cluster.driver.down_since_s() is None
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 
@@ -79,6 +80,32 @@ def test_a_denied_key_is_logged_counted_and_may_come_back(
     wire.ring.add(stranger.public)
     wire.until(lambda: dialer.connected, wire.listener, dialer)
     assert dialer.counters["redials"] >= 1
+
+
+def test_a_peer_that_calls_before_it_is_announced_is_no_warning(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    early, stranger = generate_keypair(), generate_keypair()
+    wire.listener.patience_s = 3600.0
+    dialer = wire.dial(keypair=early)
+    dialer.patience_s = 3600.0
+    wire.until(
+        lambda: bool(wire.listener.counters["denied_key"] and dialer.counters["denied_key"]),
+        wire.listener,
+        dialer,
+    )
+    found = records(caplog, "wire.denied_key")
+    assert {record["levelname"] for record in found} == {"INFO"}
+    assert all("was not announced yet" in str(record["why"]) for record in found)
+    wire.ring.add(early.public)
+    wire.until(lambda: dialer.connected, wire.listener, dialer)
+
+    wire.listener.patience_s = 0.0
+    caplog.clear()
+    other = wire.dial(keypair=stranger)
+    wire.until(lambda: bool(records(caplog, "wire.denied_key")), wire.listener, other)
+    assert "WARNING" in {record["levelname"] for record in records(caplog, "wire.denied_key")}
 
 
 def test_a_rule_that_raises_means_denied(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:

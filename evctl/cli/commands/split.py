@@ -33,7 +33,7 @@ from evctl.cli.target import (
     find_target,
     who,
 )
-from evctl.core.errors import ExitCode, RefusedError, UnreachableError, UsageError
+from evctl.core.errors import ConflictError, ExitCode, RefusedError, UnreachableError, UsageError
 from evctl.core.split import Split, parse_split
 from evctl.core.status import ClusterStatus, EventRecord, SplitChange, SplitWrite
 
@@ -46,6 +46,8 @@ RELATIVE: Final = re.compile(r"([+-])(\d{1,6})([pPdD])", re.ASCII)
 HISTORY_PAGE: Final = 1000
 """Events a call, as many as the control plane gives."""
 MOST_MOVES: Final = 4
+LOOK: Final = "evctl split get"
+"""What the control plane advises; it does not know how its cluster is named here."""
 ReasonOption = Annotated[str, typer.Option("--reason", help="Noted with the change.")]
 
 
@@ -117,6 +119,9 @@ def set_split(
             )
     except UnreachableError as error:
         raise target.explained(error) from error
+    except ConflictError as error:
+        error.next_step = error.next_step.replace(LOOK, f"{LOOK}{target.flag}")
+        raise
     _print_change(form, change, now, target, shown=asked)
     return ExitCode.DONE
 
@@ -148,7 +153,7 @@ def _ask(
         what = f"hold the split of {now.cluster} at {change.after}"
     asks = bool(change.moves) and not yes and confirmed is None
     if asks:
-        sys.stderr.write(_diff(change, now) + "\n")
+        sys.stderr.write(_diff(change) + "\n")
     confirm(
         what,
         Tier.DISRUPTIVE if change.moves else Tier.NONE,
@@ -176,7 +181,7 @@ def _until(planned: SplitChange) -> str:
     return f"{when} (cooldown: {planned.cooldown_s:.0f} s after the last move)"
 
 
-def _diff(change: SplitChange, now: ClusterStatus) -> str:
+def _diff(change: SplitChange) -> str:
     if not change.moves:
         return f"{change.after}: no node moves"
     lines = [f"{change.before} -> {change.after}"]
@@ -206,7 +211,7 @@ def _print_change(
         print(f"{change.after} is {held} already: nothing to change")
         return
     if not shown:
-        print(_diff(change, now))
+        print(_diff(change))
     if change.applied:
         release = f"evctl split advise{target.flag}"
         print(f"held at {change.after} until `{release}`; generation {change.generation}")
@@ -215,7 +220,8 @@ def _print_change(
             passes = "--force passes that" if force else "unless --force"
             print(f"refused until {_until(change)}, {passes}")
         moves = number_of(len(change.moves), "node")
-        print(f"plan only: {moves} would move, generation stays {change.generation}")
+        seen = f"generation {change.generation}"
+        print(f"plan only: {moves} would move, nothing was changed; {seen}")
 
 
 @app.command()

@@ -29,8 +29,7 @@ def status(
     output: OutputOption = None,
 ) -> ExitCode:
     """Show health, split, mode, queues and nodes."""
-    possible = (Form.TABLE, Form.JSON, Form.YAML, Form.NAME, Form.JSONL)
-    form = chosen(output, *possible)
+    form = chosen(output, Form.TABLE, Form.JSON, Form.YAML, Form.NAME, Form.JSONL)
     target = find_target(cluster or cluster_option)
     if watch:
         try:

@@ -51,7 +51,12 @@ For operators: `evctl.policy.directory.views`. For the audit: `check(directory)`
    takes some calls of `deltas` until that is so again.
 
 **Cost**: by the run, never by the block. A known branch's prompt is compared from its leaf up;
-adding references costs one step for each run that they cover.
+adding references costs one step for each run that they cover. Keys are chained, so that of a path
+only its last run is compared, by bisection. What searches: a KvEvicted of blocks in the middle of
+a copy, or that comes twice, and a KvStored whose parent is neither the end of a copy nor where
+its request's blocks begin or end, look at all runs of that node (2 ms for 5,000 runs of 80
+blocks; 20 ms for an eviction of more than 4 blocks). The roots of the last few thousand arrivals
+are known, and those of open requests.
 """
 
 from evctl.policy.directory.audit import check

@@ -97,18 +97,20 @@ class Copies:
         """The node's life is over; references to it are gone already."""
         keep = ~node.bit
         for run in node.runs:
-            if run.l2 is not None:
-                held = run.l2.pop(node, None)
-                if held is not None:
-                    run.l2 = run.l2 or None
-                    if run.ends:
-                        self._unindex(run, held, ())
-            if run.l1 is not None:
-                held = run.l1.pop(node, None)
-                if held is not None:
-                    run.l1 = run.l1 or None
-                    if run.ends:
-                        self._unindex(run, held, ())
+            table = run.l2
+            if table is not None and node in table:
+                held = table.pop(node)
+                if not table:
+                    run.l2 = None
+                if run.ends:
+                    self._unindex(run, held, ())
+            table = run.l1
+            if table is not None and node in table:
+                held = table.pop(node)
+                if not table:
+                    run.l1 = None
+                if run.ends:
+                    self._unindex(run, held, ())
             run.full &= keep
             run.part &= keep
             if run.expect:
@@ -213,43 +215,50 @@ class Copies:
     def _append(
         self, run: Run, node: Node, tier: int, held: Spans, parent: bytes, keys: bytes
     ) -> None:
-        """A copy that reached the end of its run goes on: what a decode does for each block."""
-        tree, start, bit = self._tree, run.end, node.bit
+        """A copy that reached the end of its run goes on: what a node does that is alone there
+        with its output."""
+        tree, start = self._tree, run.end
         table = run.l2 if tier == 2 else run.l1
         other = run.l1 if tier == 2 else run.l2
         assert table is not None
-        at_tail = 0  # other copies that end there
-        if other or len(table) > 1:
-            at_tail = ending(run, start) - 1
         index = tree.index
+        at_tail = 0  # other copies that end there
+        alone = not other and len(table) == 1
+        if not alone:
+            at_tail = ending(run, start) - 1
         if at_tail:
             if run.ends is None:
                 run.ends = {}
             run.ends[start] = at_tail
         else:
             index.pop(parent, None)
-        added = len(keys) // KEY_BYTES
-        if isinstance(run.keys, bytes):
-            run.keys = bytearray(run.keys)
-        run.keys += keys
-        run.end = end = start + added
+        if len(keys) == KEY_BYTES:
+            added, index[keys] = 1, run
+        else:
+            added, index[keys[-KEY_BYTES:]] = len(keys) // KEY_BYTES, run
+        known = run.keys
+        if isinstance(known, bytes):
+            known = run.keys = bytearray(known)
+        known += keys
         first = run.start
-        run.whole = whole = (first, end)
-        index[keys if added == 1 else keys[-KEY_BYTES:]] = run
+        run.end = end = start + added
+        whole = (first, end)
         tree.blocks += added
         node.blocks[tier] += added
-        run.expect = 0
-        if held[0] == first and len(held) == 2:
+        if held is run.whole:
             table[node] = whole
-            if run.full != bit:
+            if not alone:
+                bit = node.bit
                 run.part = (run.part | run.full) & ~bit
                 run.full = bit
-            if run.promised:
-                run.tell_expected(node)
         else:
-            table[node] = (*held[:-1], end)
+            all_of_it = len(held) == 2 and held[0] == first
+            table[node] = whole if all_of_it else (*held[:-1], end)
             run.part |= run.full
             run.full = 0
+        run.whole = whole
+        if run.promised or not run.full:
+            run.expect = 0
             run.tell(node)
         if run.refs is None:
             self._counts.unnamed(node, added, keys)

@@ -162,7 +162,8 @@ class Counts:
     def unnamed(self, node: Node, added: int, keys: bytes) -> None:
         """The node holds so many blocks more, which nobody refers to there."""
         node.classes[0] += added
-        self._emit(node, 0, keys)
+        self.epoch = epoch = self.epoch + 1
+        self._pending.append(RefDelta(node.name, node.boot_id, 0, keys, epoch))
 
     def _emit(self, node: Node, block_class: int, keys: bytes) -> None:
         self.epoch += 1

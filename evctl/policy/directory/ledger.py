@@ -254,11 +254,18 @@ class Ledger:
         for branch in node.named:
             for phase in PHASES:
                 held = branch.held[phase]
-                starts = [start for start, _, holder in held if holder is node]
-                if not starts:
-                    continue
-                branch.held[phase] = tuple([each for each in held if each[2] is not node])
-                run, start = branch.run, starts[0]
+                if len(held) == 1:
+                    start, _, holder = held[0]
+                    if holder is not node:
+                        continue
+                    branch.held[phase] = ()
+                else:
+                    starts = [start for start, _, holder in held if holder is node]
+                    if not starts:
+                        continue
+                    branch.held[phase] = tuple([each for each in held if each[2] is not node])
+                    start = starts[0]
+                run = branch.run
                 while run.end > start and done.get(run, run.end) > start:
                     done[run] = start
                     refs = run.refs

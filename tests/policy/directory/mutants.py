@@ -150,7 +150,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "a new copy of an end without references is not told its class": (
         "counts.py",
-        "        self._emit(node, 0, keys)\n",
+        "        self._pending.append(RefDelta(node.name, node.boot_id, 0, keys, epoch))\n",
         "",
     ),
     "steps: what is before the end of the last one changes too": (
@@ -200,8 +200,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "growth: the mask forgets the other tier": (
         "copies.py",
-        "            run.full = 0\n            run.tell(node)\n",
-        "            run.full = 0\n",
+        "if run.promised or not run.full:",
+        "if run.promised:",
     ),
     "growth: the old end of other copies leaves the index": (
         "copies.py",
