@@ -32,7 +32,9 @@ class GentleInterrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        # Who asked is told what became of it, however often they press: the process ends anyway.
+        told = self.asked and self._said_again is not None
+        signal.signal(signal.SIGINT, signal.SIG_IGN if told else self._before)
 
     def __call__(self) -> bool:
         return self.asked

@@ -12,13 +12,17 @@ from typing import Any
 
 import msgspec
 
-from evctl.core.errors import ConflictError
+from evctl.core.errors import ConflictError, EvctlError
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace a file by one with this content, mode 0600."""
+    """Replace a file by one with this content, mode 0600. Raises EvctlError (EV-1716)."""
     draft = _draft(path, content)
-    draft.replace(path)
+    try:
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise _not_written(path, error) from error
 
 
 def create_private(path: Path, content: bytes) -> bool:
@@ -35,19 +39,32 @@ def create_private(path: Path, content: bytes) -> bool:
 
 def _draft(path: Path, content: bytes) -> Path:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise _not_written(path, error) from error
     return draft
+
+
+def _not_written(path: Path, error: OSError) -> EvctlError:
+    return EvctlError(
+        what=f"cannot write {path}",
+        why=error.strerror or repr(error),
+        next_step=f"make room or give rights in {path.parent}, then evctl up again",
+        code="EV-1716",
+    )
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """An object from a file; None when there is none or it is damaged: both mean "unknown"."""
     try:
         value = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -8,9 +8,12 @@ from evctl.provision.files import create_private, write_private
 
 
 def ensure_keys(path: Path) -> None:
-    """Make a pair unless there is one, and write the public half beside it."""
+    """Make a pair unless there is one, and write the public half beside it. A secret that is none
+    (a damaged file) is put aside, with .damaged after its name."""
     import zmq
 
+    if path.exists() and not proven_key(path):
+        path.replace(path.with_name(path.name + ".damaged"))
     if not path.exists():
         _, secret = zmq.curve_keypair()
         create_private(path, secret + b"\n")
@@ -31,7 +34,12 @@ def proven_key(path: Path) -> str:
 
 
 def has_keys(path: Path) -> bool:
-    return path.exists() and path.with_suffix(".pub").exists()
+    """Whether there is a pair, and its public half belongs to the secret one."""
+    proven = proven_key(path)
+    try:
+        return bool(proven) and public_key(path) == proven
+    except (OSError, ValueError):
+        return False
 
 
 def public_key(path: Path) -> str:

@@ -24,7 +24,15 @@ from evctl.provision.engine_config import control_config, difference, engine_con
 from evctl.provision.files import create_private, exclusive, read_json, write_private
 from evctl.provision.model_fetch import fetch_model
 from evctl.provision.ports import problem_with
-from evctl.provision.processes import ProcessRecord, Started, end, find, is_same, start_detached
+from evctl.provision.processes import (
+    Mark,
+    ProcessRecord,
+    Started,
+    end,
+    find,
+    find_all,
+    start_detached,
+)
 
 if TYPE_CHECKING:  # the schema costs 60 ms, and only `up` reads it
     from evctl.config.cluster import ClusterConfig
@@ -127,16 +135,16 @@ class LocalDriver:
     def start_control(self, config: ClusterConfig) -> int:
         (self.directory / DOWN).unlink(missing_ok=True)
         command = [*self._programs.control, "--cluster-dir", str(self.directory)]
-        started = self._start(CONTROL, command, mark=str(self.directory))
+        started = self._start(CONTROL, command)
         launch = {**_told(started.record), "config": control_config(config)}
-        write_private(self.directory / "control.launch.json", msgspec.json.encode(launch))
+        self._record(started, self.directory / "control.launch.json", launch)
         self.await_control()
         return started.record.pid
 
     def await_control(self) -> None:
         record = self._running_record(CONTROL)
         deadline = time.monotonic() + CONTROL_START_TIMEOUT_S
-        while record is None or not self._listens(record):
+        while record is None or not self._listens(record.pid):
             if record is None or not self.is_running(CONTROL):
                 raise self._did_not_start(CONTROL, "its process ended")
             if time.monotonic() > deadline:
@@ -152,18 +160,21 @@ class LocalDriver:
         path = self._nodes / f"{node}.config.json"
         write_private(path, msgspec.json.format(msgspec.json.encode(wanted), indent=2))
         command = [*self._programs.engine, "--config", str(path)]
-        started = self._start(node, command, mark=str(path))
+        started = self._start(node, command)
         record = {**_told(started.record), "config": str(path)}
-        write_private(self._nodes / f"{node}.json", msgspec.json.encode(record))
+        self._record(started, self._nodes / f"{node}.json", record)
         return started.record.pid
 
     def stop(self, unit: str, timeout_s: float) -> bool:
-        record = self._running_record(unit)
-        ended = record is not None and end(record, timeout_s)
+        """All its processes: one that nobody recorded would otherwise live for ever."""
+        recorded = [r for r in self._records(unit) if find(r) is not None]
+        pids = {record.pid for record in recorded}
+        strays = [r for r in find_all(self._mark(unit)) if r.pid not in pids]
+        ends = [end(record, timeout_s) for record in (*recorded, *strays)]
         started = self._started.pop(unit, None)
         if started is not None:
             started.handle.poll()
-        return ended
+        return any(ends)
 
     def note_down(self) -> None:
         if self.directory.is_dir():
@@ -207,7 +218,7 @@ class LocalDriver:
         """Where the control plane that runs now serves."""
         record = self._running_record(CONTROL)
         said = read_json(self.directory / "control.json")
-        if record is None or said is None or not self._listens(record):
+        if record is None or said is None or not self._listens(record.pid):
             return None
         return urlsplit(str(said.get("gateway", ""))).port
 
@@ -222,11 +233,15 @@ class LocalDriver:
         directory = Path(str(record.get("directory")))
         return str(directory) if (directory / "config.json").is_file() else None
 
-    def _unit(self, name: str) -> Unit:
+    def _unit(self, name: str, *, adopt: bool = False) -> Unit:
         records = self._records(name)
         for record in records:
             if find(record) is not None:
                 return Unit(name, UnitState.RUNNING, record.pid)
+        for stray in find_all(self._mark(name)):
+            if adopt:
+                self._adopt(name, stray)
+            return Unit(name, UnitState.RUNNING, stray.pid)
         if records:
             return Unit(name, UnitState.ENDED, records[0].pid)
         return Unit(name, UnitState.ABSENT)
@@ -234,25 +249,37 @@ class LocalDriver:
     def _running_record(self, name: str) -> ProcessRecord | None:
         return next((r for r in self._records(name) if find(r) is not None), None)
 
+    def _adopt(self, name: str, stray: ProcessRecord) -> None:
+        """Record a process that was started but not recorded: an `up` was killed in between, or
+        the record is damaged. The control plane judges its engines by these records."""
+        if name != CONTROL:
+            record = {**_told(stray), "config": self._mark(name)[1]}
+            write_private(self._nodes / f"{name}.json", msgspec.json.encode(record))
+
+    def _mark(self, name: str) -> Mark:
+        if name == CONTROL:
+            return "--cluster-dir", str(self.directory)
+        return "--config", str(self._nodes / f"{name}.config.json")
+
     def _records(self, name: str) -> list[ProcessRecord]:
         """Who a unit may be. The control plane also says so itself, however it was started."""
         if name == CONTROL:
             paths = [self.directory / "control.launch.json", self.directory / "control.json"]
-            mark = str(self.directory)
         else:
             paths = [self._nodes / f"{name}.json"]
-            mark = str(self._nodes / f"{name}.config.json")
-        found = [read_json(path) for path in paths]
-        return [_record(one, mark) for one in found if one and "pid" in one]
+        found = [_read_record(read_json(path), self._mark(name)) for path in paths]
+        return [record for record in found if record is not None]
 
     def _observe_control(self, config: ClusterConfig) -> Unit:
-        unit = self._unit(CONTROL)
+        unit = self._unit(CONTROL, adopt=True)
         launch = read_json(self.directory / "control.launch.json") or {}
         drift = difference(launch.get("config"), control_config(config))
+        if unit.state is UnitState.RUNNING and not self._listens(unit.pid):
+            drift = drift or "control.json is missing or damaged"
         return msgspec.structs.replace(unit, drift=drift)
 
     def _observe_node(self, config: ClusterConfig, name: str) -> Unit:
-        unit = self._unit(name)
+        unit = self._unit(name, adopt=True)
         if name not in config.node_names:
             return unit
         wanted = self._engine_config(config, name)
@@ -265,33 +292,47 @@ class LocalDriver:
         control = read_json(self.directory / "control.json")
         model = self._model_directory(config)
         key = self.directory / "control.key"
-        if control is None or model is None or not keyfiles.has_keys(key):
+        endpoint = control.get("control_endpoint") if control else None
+        if not isinstance(endpoint, str) or model is None or not keyfiles.has_keys(key):
             return None
         return engine_config(
             config,
             node,
-            control_endpoint=str(control["control_endpoint"]),
+            control_endpoint=endpoint,
             control_public_key=keyfiles.public_key(key),
             keypair=self._keys / f"{node}.key",
             model=model,
         )
 
-    def _start(self, unit: str, command: list[str], mark: str) -> Started:
+    def _start(self, unit: str, command: list[str]) -> Started:
         log = self._logs / f"{unit}.jsonl"
         logs.rotate(log)
         try:
             started = start_detached(
-                command, log, self.directory, mark, extra_env={"OMP_NUM_THREADS": "1"}
+                command,
+                log,
+                self.directory,
+                self._mark(unit),
+                extra_env={"OMP_NUM_THREADS": "1"},
             )
         except OSError as error:
             raise self._did_not_start(unit, f"{command[0]}: {error.strerror}") from error
         self._started[unit] = started
         return started
 
-    def _listens(self, record: ProcessRecord) -> bool:
+    def _record(self, started: Started, path: Path, content: dict[str, Any]) -> None:
+        """Write down who was started; whoever cannot be written down must not stay."""
+        try:
+            write_private(path, msgspec.json.encode(content))
+        except EvctlError:
+            end(started.record, 1.0)
+            started.handle.poll()
+            raise
+
+    def _listens(self, pid: int | None) -> bool:
         """Whether control.json is of this process, which writes it once it listens."""
-        said = read_json(self.directory / "control.json")
-        return said is not None and is_same(record, _record(said, record.mark))
+        said = read_json(self.directory / "control.json") or {}
+        return pid is not None and said.get("pid") == pid and "control_endpoint" in said
 
     def _did_not_start(self, unit: str, why: str) -> EvctlError:
         words = self.last_words(unit)
@@ -310,8 +351,12 @@ def _told(record: ProcessRecord) -> dict[str, Any]:
     return {"pid": record.pid, "start_time": record.start_time}
 
 
-def _record(said: dict[str, Any], mark: str) -> ProcessRecord:
-    return ProcessRecord(int(said["pid"]), float(said.get("start_time", 0.0)), mark)
+def _read_record(said: dict[str, Any] | None, mark: Mark) -> ProcessRecord | None:
+    """None where the file says nothing that could be a process: it is damaged."""
+    pid, start_time = (said or {}).get("pid"), (said or {}).get("start_time", 0.0)
+    if type(pid) is not int or not 0 < pid < 2**31 or not isinstance(start_time, int | float):
+        return None
+    return ProcessRecord(pid, float(start_time), mark)
 
 
 def _plain(line: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,15 +19,19 @@ START_TIME_SLACK_S: Final = 1.5
 pid comes round again in so short a time."""
 
 
+Mark = tuple[str, str]
+
+
 class ProcessRecord(msgspec.Struct, frozen=True):
     """Who a process is. start_time: seconds since the epoch, as psutil's create_time.
 
-    mark: a word of its command line, so that not even a pid reused at once is mistaken.
+    mark: an option of its command line with its value, which no other process of ours has; then
+    not even a pid reused at once is mistaken, and a clock that was set in between does no harm.
     """
 
     pid: int
     start_time: float
-    mark: str = ""
+    mark: Mark | None = None
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -36,32 +41,45 @@ class Started(msgspec.Struct, frozen=True):
     handle: subprocess.Popen[bytes]
 
 
-def is_same(one: ProcessRecord, other: ProcessRecord) -> bool:
-    """Whether two records are of one process."""
-    return one.pid == other.pid and abs(one.start_time - other.start_time) < START_TIME_SLACK_S
-
-
 def find(record: ProcessRecord) -> psutil.Process | None:
     """The live process of a record; None once it ended, also if its pid is another's now."""
     import psutil
 
     try:
         process = psutil.Process(record.pid)
-        if abs(process.create_time() - record.start_time) > START_TIME_SLACK_S:
-            return None
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
-        if record.mark and record.mark not in process.cmdline():
+        if record.mark is not None:
+            return process if _is_marked(process.cmdline(), record.mark) else None
+        if abs(process.create_time() - record.start_time) > START_TIME_SLACK_S:
             return None
     except psutil.AccessDenied:
         return None  # another user's, so never ours
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, ValueError):
         return None
     return process
 
 
+def find_all(mark: Mark) -> list[ProcessRecord]:
+    """Every live process of this user that carries the mark, whoever recorded it, or nobody."""
+    import psutil
+
+    found, me = [], os.getuid()
+    for process in psutil.process_iter(["pid", "cmdline", "create_time", "status", "uids"]):
+        told = process.info
+        ours = told["uids"] is not None and told["uids"].real == me
+        lives = told["status"] != psutil.STATUS_ZOMBIE
+        if ours and lives and _is_marked(told["cmdline"] or [], mark):
+            found.append(ProcessRecord(told["pid"], told["create_time"], mark))
+    return found
+
+
+def _is_marked(words: Sequence[str], mark: Mark) -> bool:
+    return mark in pairwise(words)
+
+
 def start_detached(
-    command: Sequence[str], log: Path, directory: Path, mark: str, extra_env: Mapping[str, str]
+    command: Sequence[str], log: Path, directory: Path, mark: Mark, extra_env: Mapping[str, str]
 ) -> Started:
     """Start a process in a session of its own, with output appended to `log` (mode 0600).
 

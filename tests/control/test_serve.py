@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from evctl.client.admin import AdminClient
@@ -28,21 +32,26 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 class Served:
     """A cluster of two nodes, served by a process."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **config: Any) -> None:
         from evengine.models.store import ensure_model
 
         self.root = root
         model = ensure_model("random-4l256")
         make_state(root, model_directory=model, nodes=2, split="1P1D")
-        config = ClusterConfig(
-            name="test", nodes=2, split="1P1D", model="random-4l256", gateway={"port": 0}
-        )
-        (root / "cluster.json").write_text(config.model_dump_json())
+        values = {"name": "test", "nodes": 2, "split": "1P1D", "gateway": {"port": 0}, **config}
+        written = ClusterConfig(model="random-4l256", **values)
+        (root / "cluster.json").write_text(written.model_dump_json())
         self.engines = Engines(root, model, 256)
         self.process: subprocess.Popen[bytes] | None = None
         self.client: AdminClient | None = None
 
-    def start_control(self) -> dict[str, Any]:
+    def start_control(self, descriptors: int = 0) -> dict[str, Any]:
+        """descriptors: all that it may have, if any such limit is wanted."""
+
+        def limit() -> None:
+            if descriptors:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors // 2, descriptors))
+
         if self.process is not None:
             self.process.wait(20)
         with (self.root / "logs" / "control.jsonl").open("ab") as log:
@@ -51,6 +60,7 @@ class Served:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                preexec_fn=limit,
             )
         wait_for(lambda: self.record().get("pid") == self.process.pid, 30, self.log)  # type: ignore[union-attr]
         if self.client is not None:
@@ -160,3 +170,63 @@ def test_sigterm_ends_it_cleanly_and_a_bad_directory_is_told(served: Served) -> 
     assert done.returncode == 3
     assert "error[EV-1302]" in done.stderr
     assert done.stdout == ""
+
+
+def test_idle_connections_cost_others_nothing_but_their_turn(served: Served) -> None:
+    record = served.start_control(descriptors=512)
+    assert served.process is not None
+    assert served.client is not None
+    limits = psutil.Process(served.process.pid).rlimit(psutil.RLIMIT_NOFILE)
+    assert limits == (512, 512), "the soft limit is raised to the hard one"
+    host, port = record["gateway"].removeprefix("http://").split(":")
+    idle = [socket.create_connection((host, int(port))) for _ in range(900)]
+    try:
+        until_s = time.monotonic() + 3.0
+        while time.monotonic() < until_s:
+            served.client.status()
+            time.sleep(0.1)
+        assert psutil.Process(served.process.pid).num_fds() < 500
+        wait_for(lambda: _answers(record["gateway"]), 15, served.log)
+    finally:
+        for connection in idle:
+            connection.close()
+    assert served.process.poll() is None
+    assert "crashed" not in served.log()
+    assert (served.root / "logs" / "control.jsonl").stat().st_size < 20_000
+    told = [line for line in served.log().splitlines() if "turned away" in line]
+    assert len(told) == 1
+
+
+def _answers(gateway: str) -> bool:
+    try:
+        return httpx.get(gateway + "/healthz", timeout=2).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def test_a_control_plane_that_stood_still_goes_on_with_its_requests(tmp_path: Path) -> None:
+    """Longer than node_lost_after_s, and longer than the wire waits between engines."""
+    served = Served(tmp_path / "state", node_late_after_s=1, node_lost_after_s=3)
+    try:
+        record = served.start_control()
+        assert served.process is not None
+        for name in ("n1", "n2"):
+            served.engines.start(name, record["control_endpoint"])
+        wait_for(served.joined, START_TIMEOUT_S, served.log)
+        found: list[list[int]] = []
+        asking = threading.Thread(
+            target=lambda: found.append(served.complete(list(range(50)), max_tokens=1_000))
+        )
+        asking.start()
+        assert served.client is not None
+        wait_for(lambda: served.client.status().decode.running, 30, served.log)  # type: ignore[union-attr]
+        os.kill(served.process.pid, signal.SIGSTOP)
+        try:
+            time.sleep(13.0)
+        finally:
+            os.kill(served.process.pid, signal.SIGCONT)
+        asking.join(100)
+        assert [len(tokens) for tokens in found] == [1_000], served.log()
+        assert not [e.what for e in served.client.events(since=0) if e.what.startswith("lost")]
+    finally:
+        served.close()

@@ -68,6 +68,24 @@ async def test_an_id_in_unicode_is_the_same_everywhere(
     assert [*names, front_door.signals[0][1].branch] == ["é/漢"] * 3
 
 
+@pytest.mark.parametrize("name", ["%ff", "a%C3", "%ED%A0%80", "b%c0%af"])
+async def test_an_id_that_is_no_text_is_refused_wherever_it_comes(
+    client: httpx.AsyncClient, front_door: FakeFrontDoor, name: str
+) -> None:
+    """The server would show it as U+FFFD: another branch."""
+    answers = [
+        await client.post(f"/v1/branches/{name}/end"),
+        await client.get(f"/v1/branches/{name}"),
+        await client.get(f"/v1/branches?after={name}"),
+        await client.post("/v1/completions", json=completion(), headers={"X-Branch-Id": b"\xff"}),
+    ]
+    for answer in answers:
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert not front_door.signals
+    assert (await client.post("/v1/branches/%EF%BF%BD/end")).status_code == 200, "that is text"
+
+
 async def test_signals_without_inference(front_door: FakeFrontDoor) -> None:
     async with (
         served(front_door, {"k1": "acme", "k2": "zeta"}) as url,

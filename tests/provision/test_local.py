@@ -11,8 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+import zmq
 
-from evctl.core.errors import ConflictError
+from evctl.core.errors import ConflictError, EvctlError
 from evctl.provision.local import LocalDriver
 from tests.provision.conftest import PROGRAMS, Cluster, config, what
 
@@ -112,3 +113,83 @@ def test_logs_are_read_forward_and_followed(cluster: Cluster, tmp_path: Path) ->
     path.write_text("new\n")
     assert log.read_new() == ["new"]
     assert log.tail(0) == []
+
+
+def running_with(path: Path) -> list[int]:
+    """Processes of this machine that were started with that file or directory."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline", "status"]):
+        lives = process.info["status"] != psutil.STATUS_ZOMBIE
+        if lives and str(path) in (process.info["cmdline"] or []):
+            found.append(process.info["pid"])
+    return found
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"pid": null}', '{"pid": "x"}', '{"pid": -5}', "[" * 200_000, None]
+)
+def test_an_engine_without_a_record_is_found_recorded_and_ended(
+    cluster: Cluster, content: str | None
+) -> None:
+    """An `up` that is killed after a start, and a damaged record, leave such a process."""
+    cluster.up()
+    root = cluster.driver.directory
+    record, config_file = root / "nodes" / "n1.json", root / "nodes" / "n1.config.json"
+    (pid,) = running_with(config_file)
+    if content is None:
+        record.unlink()
+    else:
+        record.write_text(content)
+    assert cluster.driver.is_running("n1")
+    assert what(cluster.up()) == [], "it runs: nothing is to be done"
+    assert running_with(config_file) == [pid]
+    assert json.loads(record.read_text())["pid"] == pid
+    record.write_text(content or "")
+    cluster.down()
+    assert running_with(config_file) == []
+
+
+def test_a_clock_that_was_set_hides_no_process(cluster: Cluster) -> None:
+    cluster.up()
+    for path in cluster.driver.directory.rglob("*.json"):
+        said = json.loads(path.read_text())
+        if "start_time" in said:
+            path.write_text(json.dumps({**said, "start_time": said["start_time"] - 3.0}))
+    assert what(cluster.up()) == []
+    cluster.down()
+    assert running_with(cluster.driver.directory / "nodes" / "n1.config.json") == []
+
+
+def test_a_control_plane_whose_files_are_damaged_is_found_and_ended(cluster: Cluster) -> None:
+    cluster.up()
+    root = cluster.driver.directory
+    (root / "control.json").write_text("")
+    (root / "control.launch.json").write_text('{"pid": {}}')
+    assert cluster.driver.is_running("control")
+    cluster.down()
+    assert running_with(root) == []
+
+
+def test_an_engine_that_cannot_be_recorded_does_not_stay(cluster: Cluster) -> None:
+    cluster.up()
+    root = cluster.driver.directory
+    cluster.driver.stop("n1", 1.0)
+    (root / "nodes" / "n1.json").unlink()
+    (root / "nodes" / "n1.json").mkdir()
+    with pytest.raises(EvctlError) as caught:
+        cluster.driver.start_node(config(), "n1")
+    assert caught.value.code == "EV-1716"
+    assert running_with(root / "nodes" / "n1.config.json") == []
+    assert not [path for path in root.rglob(".*") if path.is_file()], "a draft was left behind"
+
+
+@pytest.mark.parametrize("name", ["control.key", "keys/n1.key", "keys/n1.pub", "control.pub"])
+def test_damaged_keys_are_made_again(cluster: Cluster, name: str) -> None:
+    cluster.up()
+    root = cluster.driver.directory
+    cluster.down()
+    (root / name).write_text("garbage\n")
+    assert ("create", "files") in what(cluster.up())
+    for pair in ("control", "keys/n1"):
+        public = zmq.curve_public((root / f"{pair}.key").read_bytes().strip())
+        assert (root / f"{pair}.pub").read_bytes().strip() == public

@@ -129,20 +129,21 @@ class Tree:
         return kid
 
     def _grow(self, run: Run, keys: bytes) -> None:
-        if isinstance(run.keys, bytes):
-            run.keys = bytearray(run.keys)
+        known = run.keys
+        if isinstance(known, bytes):
+            known = run.keys = bytearray(known)
         old_end = run.end
-        tail = run.key(old_end)
-        run.keys += keys
+        at_tail = ending(run, old_end)
+        if at_tail:
+            if run.ends is None:
+                run.ends = {}
+            run.ends[old_end] = at_tail
+        else:
+            self.index.pop(bytes(known[-KEY_BYTES:]), None)
+        known += keys
         run.end = end = old_end + len(keys) // KEY_BYTES
         run.whole = (run.start, end)
         self.index[keys[-KEY_BYTES:]] = run
-        at_tail = ending(run, old_end)
-        if at_tail:
-            run.ends = run.ends or {}
-            run.ends[old_end] = at_tail
-        else:
-            self.index.pop(tail, None)
         run.part |= run.full
         run.full = run.expect = 0
 
