@@ -28,8 +28,8 @@ class ApiError(Exception):
         status: int,
         message: str,
         *,
+        code: str,
         param: str | None = None,
-        code: str | None = None,
         kind: str = INVALID_REQUEST,
         headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -66,7 +66,7 @@ def json_response(
     )
 
 
-def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
     """400: the client must change something."""
     return ApiError(400, message, param=param, code=code)
 
