@@ -28,8 +28,8 @@ class ApiError(Exception):
         status: int,
         message: str,
         *,
+        code: str,
         param: str | None = None,
-        code: str | None = None,
         kind: str = INVALID_REQUEST,
         headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -66,7 +66,7 @@ def json_response(
     )
 
 
-def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
     """400: the client must change something."""
     return ApiError(400, message, param=param, code=code)
 
@@ -126,5 +126,5 @@ _BELOW_HTTP = {400: "invalid_http", 408: "request_timeout", 503: "too_many_conne
 def told_below_http(status: int, message: str) -> bytes:
     """The body of an answer to what never became a request."""
     kind = SERVER_ERROR if status >= 500 else INVALID_REQUEST
-    error = ApiError(status, message, code=_BELOW_HTTP.get(status), kind=kind)
+    error = ApiError(status, message, code=_BELOW_HTTP.get(status, "invalid_http"), kind=kind)
     return msgspec.json.encode(error.payload())

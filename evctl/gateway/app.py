@@ -5,6 +5,7 @@ Behaviour beyond OpenAI's reference, for whoever writes clients:
 - max_tokens is lowered to what the context has left after the prompt; only one above the whole
   context is refused. Without it: default_max_tokens of the limits, or what is left.
 - Raw prompts of /v1/completions may spell out special tokens; chat messages cannot.
+- A body is JSON: another declared Content-Type is a 415. Every error has a code.
 - A reply ends before an incomplete character, and bytes that are no UTF-8 show as U+FFFD.
 - A stream begins with the first token, so overload is always a 429 with Retry-After; an error
   after that is an SSE event with `error`, after which the stream closes without [DONE].
@@ -39,6 +40,7 @@ from evctl.gateway.apierror import (
     json_response,
 )
 from evctl.gateway.branch_pages import BranchPages
+from evctl.gateway.framing import RefuseAmbiguousEnd
 from evctl.gateway.generation import Inference, InferenceEndpoint
 from evctl.gateway.limits import GatewayLimits
 from evctl.gateway.metrics import CountAnswers
@@ -85,7 +87,10 @@ def create_app(
             Route("/readyz", pages.readyz),
             Route("/metrics", pages.metrics),
         ],
-        middleware=[Middleware(CountAnswers, metrics=inference.metrics)],
+        middleware=[
+            Middleware(CountAnswers, metrics=inference.metrics),
+            Middleware(RefuseAmbiguousEnd),
+        ],
         exception_handlers={
             ApiError: _on_api_error,
             HTTPException: _on_http_exception,
@@ -154,7 +159,7 @@ def _on_http_exception(request: Request, error: Exception) -> Response:
         404: f"Unknown request URL: {shown}",
         405: f"Not allowed: {shown}",
     }.get(error.status_code, HTTPStatus(error.status_code).phrase)
-    code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code)
+    code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code, "http_error")
     return ApiError(error.status_code, message, code=code, headers=error.headers or {}).response()
 
 

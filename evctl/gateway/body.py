@@ -34,9 +34,11 @@ class BodyReader:
             self.held_bytes -= len(raw)
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """The whole body. Raises ApiError 408, 413 or 429, and ClientDisconnect."""
+        """The whole body. Raises ApiError 408, 413, 415 or 429, and ClientDisconnect."""
         limits = self._limits
-        declared = _declared_bytes(Headers(scope=scope))
+        headers = Headers(scope=scope)
+        _check_type(headers)
+        declared = _declared_bytes(headers)
         if declared > limits.max_body_bytes:
             raise _too_large(limits.max_body_bytes)
         if self.held_bytes + declared > limits.max_held_body_bytes:
@@ -46,7 +48,9 @@ class BodyReader:
                 return await self._read_all(receive)
         except TimeoutError as error:
             raise ApiError(
-                408, f"the body did not arrive within {limits.body_timeout_s:.0f} s"
+                408,
+                f"the body did not arrive within {limits.body_timeout_s:.0f} s",
+                code="request_timeout",
             ) from error
 
     async def _read_all(self, receive: Receive) -> bytes:
@@ -94,10 +98,23 @@ async def _discard(receive: Receive) -> None:
         more = message["type"] == "http.request" and message.get("more_body", False)
 
 
+def _check_type(headers: Headers) -> None:
+    """What a form or a script of some web page sends without asking is no request of ours."""
+    declared = headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_json = declared == "application/json" or declared.endswith("+json")
+    if declared and not is_json:
+        raise ApiError(
+            415,
+            f"send the body as application/json, not {declared[:80]!r}",
+            param="content-type",
+            code="unsupported_media_type",
+        )
+
+
 def _declared_bytes(headers: Headers) -> int:
     text = headers.get("content-length", "0")
     if not (text.isascii() and text.isdigit()):
-        raise bad_request("content-length is not a number")
+        raise bad_request("content-length is not a number", "content-length")
     return int(text[:19])
 
 

@@ -37,7 +37,12 @@ class Utf8Stream:
 
     def push(self, piece: bytes) -> str:
         """The characters that `piece` completes."""
-        return self._decoder.decode(piece)
+        text = self._decoder.decode(piece)
+        pending, _ = self._decoder.getstate()
+        if len(pending) == 2 and pending[0] == 0xED and pending[1] >= 0xA0:
+            # Half of a surrogate pair: Python waits for its third byte, which would not help.
+            text += self._decoder.decode(b"", True)
+        return text
 
 
 class StopScanner:

@@ -8,7 +8,8 @@ import msgspec
 class GatewayLimits(msgspec.Struct, frozen=True):
     """Bounds of the gateway; whoever crosses one gets a 4xx that names it.
 
-    max_body_bytes: a longer body is refused (413) before it is read whole. max_in_flight and
+    max_body_bytes: a longer body is refused (413) before it is read whole. max_nesting: levels
+    of the client's own JSON, in tools and tool calls. max_in_flight and
     max_held_body_bytes: of all requests together, beyond them 429 with retry_after_s.
     body_timeout_s: for a body to arrive (408). send_timeout_s: a client that takes nothing for
     this long counts as gone. close_timeout_s: for a cancelled request to be let go of.
@@ -19,6 +20,7 @@ class GatewayLimits(msgspec.Struct, frozen=True):
 
     max_body_bytes: int = 8 << 20
     max_messages: int = 10_000
+    max_nesting: int = 64
     max_stop_chars: int = 256
     max_in_flight: int = 1_024
     max_held_body_bytes: int = 256 << 20

@@ -145,6 +145,10 @@ class PromptReader:
                 "messages",
                 "too_many_messages",
             )
+        _check_nesting(body.tools, "tools", self._limits.max_nesting)
+        for i, message in enumerate(body.messages):
+            where = f"messages[{i}].tool_calls"
+            _check_nesting(message.tool_calls, where, self._limits.max_nesting)
         messages = [_template_message(i, message) for i, message in enumerate(body.messages)]
         least = sum(text.fewest_tokens(message["content"]) for message in messages)
         if least >= card.context_tokens:
@@ -208,6 +212,21 @@ def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
         if value is not None:
             shown[field] = value
     return shown
+
+
+def _check_nesting(values: list[dict[str, Any]] | None, param: str, most: int) -> None:
+    """Marking and rendering descend into these by recursion."""
+    level: list[Any] = list(values or ())
+    for _ in range(most + 1):
+        containers = [value for value in level if isinstance(value, dict | list)]
+        if not containers:
+            return
+        level = [
+            inner
+            for value in containers
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+    raise bad_request(f"{param}: nested deeper than {most} levels", param, "nested_too_deep")
 
 
 def _content(message: ChatMessage, where: str) -> str:

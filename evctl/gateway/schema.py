@@ -133,7 +133,9 @@ def decode_body(raw: bytes, body_type: type[BodyType]) -> BodyType:
         text = raw.decode("utf-8")  # msgspec does not look into strings of unknown fields
         return msgspec.json.decode(text, type=body_type)
     except UnicodeDecodeError as error:
-        raise bad_request(f"the body is not valid UTF-8 at byte {error.start}") from error
+        raise bad_request(
+            f"the body is not valid UTF-8 at byte {error.start}", code="invalid_utf8"
+        ) from error
     except msgspec.ValidationError as error:
         raise _wrong_type(str(error)) from error
     except (msgspec.DecodeError, RecursionError) as error:
@@ -148,7 +150,7 @@ def _wrong_type(text: str) -> ApiError:
     if missing:
         param = f"{param}.{missing[1]}" if param else missing[1]
     where = f"{param}: " if param else ""
-    return bad_request(where + what, param, None if missing else "invalid_type")
+    return bad_request(where + what, param, "missing_field" if missing else "invalid_type")
 
 
 _UNSUPPORTED: dict[str, Callable[[Any], bool]] = {

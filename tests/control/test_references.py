@@ -75,4 +75,4 @@ async def test_a_waiting_branch_is_kept_and_replaced_history_goes(
         assert sum(map(sum, summary(state.directory).classes.values())) > 0
     finally:
         await cluster.close()
-    assert replay(root / "journal").equal
+    assert replay(tmp_path / "state" / "journal").equal

@@ -52,6 +52,14 @@ async def test_malformed_bodies(client: httpx.AsyncClient, subtests: pytest.Subt
             assert message in error["message"]
 
 
+def nested(levels: int) -> list[Any]:
+    """A list of one object that has that many levels."""
+    value: Any = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return [value]
+
+
 BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": -1}, "max_tokens"),
     ({"max_tokens": 0}, "max_tokens"),
@@ -146,6 +154,12 @@ CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     (
         {"messages": [{"role": "assistant", "function_call": {"name": "f"}}]},
         "messages[0].function_call",
+    ),
+    ({"tools": nested(65)}, "tools"),
+    ({"tools": nested(900)}, "tools"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": nested(500)}]},
+        "messages[0].tool_calls",
     ),
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
@@ -332,3 +346,8 @@ async def test_unknown_routes_and_methods(client: httpx.AsyncClient) -> None:
     assert_error(await client.post("/v1/branches/b/explode"), 404)
     assert_error(await client.get(CHAT), 405, code="method_not_allowed")
     assert_error(await client.post("/v1/models"), 405)
+
+
+async def test_tools_may_be_nested_as_deep_as_schemas_are(client: httpx.AsyncClient) -> None:
+    response = await client.post(CHAT, json=chat(tools=nested(64)))
+    assert response.json()["error"]["code"] == "unsupported_value", "not for its depth"

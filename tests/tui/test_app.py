@@ -62,7 +62,9 @@ async def test_panels_fit_and_are_reached(size: tuple[int, int]) -> None:
         assert all(len(row) == size[0] for row in rows)
         seen = stage.text()
         for _ in range(5):
+            before = stage.app.ui.panel
             await stage.press("tab")
+            await stage.until(lambda before=before: stage.app.ui.panel != before, "moved on")
             seen += stage.text()
         for part in ("queues", "latency", "TTFT", "wait s", "no events yet", "n3", "2.41 req/s"):
             assert part in seen
