@@ -143,7 +143,8 @@ def test_a_parent_where_a_requests_blocks_begin_is_found_without_a_search(
         rid = c.ask("b", prompt)
         for phase, node in ((P, "p0"), (D, "d0")):
             c.directory.place(rid, phase, node)
-        monkeypatch.setattr(Run, "find", lambda *_: pytest.fail("a run was searched"))
+        for search in ("find", "find_last"):
+            monkeypatch.setattr(Run, search, lambda *_: pytest.fail("a run was searched"))
         at = prompt[:-4]
         assert c.store("p0", prompt[-4:], after=at, rid=rid)
         assert c.store("d0", prompt[-4:], after=at, rid=rid)
