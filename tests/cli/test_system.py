@@ -114,7 +114,7 @@ def test_ctrl_c_while_requests_finish_lets_the_cluster_serve_on(
         assert not answer.ended_s, "the stream was over before: it showed nothing"
     finally:
         stream.join(120)
-    assert answer.ok
+    assert answer.ok, (answer.error, answer.broken, answer.pieces)
     assert [node["state"] for node in shell.json("status")["nodes"]] == ["ok"] * 3
     shell("down -y")
     gone = shell.json("status", code=4)["error"]

@@ -359,12 +359,12 @@ class Copies:
                 return found
         above = hint[0] if hint is not None else None
         while above is not None and above.parent is not None:
-            position = above.find(parent)
+            position = above.find_last(parent)
             if position:
                 return above, position
             above = above.parent
         for run in node.runs:
-            position = run.find(parent) if parent in run.keys else 0
+            position = run.find(parent)
             if position:
                 return run, position
         return None

@@ -172,8 +172,14 @@ class Run:
         return bytes(self.keys[(start - base) * KEY_BYTES : (end - base) * KEY_BYTES])
 
     def find(self, key: bytes) -> int:
-        """Position after the block with that key, looked for from the end; 0 if it is not in
-        here."""
+        """Position after the block with that key; 0 if it is not in here."""
+        at = self.keys.find(key)
+        while at >= 0 and at % KEY_BYTES:
+            at = self.keys.find(key, at + 1)
+        return self.start + at // KEY_BYTES + 1 if at >= 0 else 0
+
+    def find_last(self, key: bytes) -> int:
+        """The same, faster where it is near the end, slower where it is not in here."""
         at = self.keys.rfind(key)
         while at >= 0 and at % KEY_BYTES:
             at = self.keys.rfind(key, 0, at + KEY_BYTES - 1)
