@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from evctl.control.frontdoor import OverloadedError
 from evctl.core.errors import (
@@ -96,7 +97,7 @@ async def on_bad_request(_: Request, error: Exception) -> Response:
     )
 
 
-async def on_http_error(_: Request, error: Exception) -> Response:
+async def on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     failure = EvctlError(
         what="the call was not answered",
@@ -107,7 +108,18 @@ async def on_http_error(_: Request, error: Exception) -> Response:
     )
     response = _failure(error.status_code, failure)
     response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        response.headers["Allow"] = ", ".join(sorted(_methods(request)))
     return response
+
+
+def _methods(request: Request) -> set[str]:
+    """Of all routes of a path; each of them knows only its own."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return found
 
 
 def answers(
