@@ -114,10 +114,12 @@ class PeerSet:
 
     def tick(self, now_s: float) -> None:
         for peer in self._peers.values():
-            if now_s - peer.pinged_s >= PING_EVERY_S:
-                peer.pinged_s = now_s
-                peer.sequence += 1
-                peer.dialer.send(Ping(self._me.node, self._me.boot_id, peer.sequence))
+            if now_s - peer.pinged_s < PING_EVERY_S:
+                continue
+            # One that could not be sent is none: a peer is pinged as soon as it is connected.
+            ping = Ping(self._me.node, self._me.boot_id, peer.sequence + 1)
+            if peer.dialer.send(ping):
+                peer.pinged_s, peer.sequence = now_s, ping.sequence
 
     def close(self) -> None:
         for peer in self._peers.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType, TracebackType
@@ -44,5 +45,8 @@ class GentleInterrupt:
             raise KeyboardInterrupt
         said = self._said_again if self.asked else self._said
         self.asked = True
-        sys.stderr.write(f"\n{said}\n")
-        sys.stderr.flush()
+        try:
+            sys.stderr.write(f"\n{said}\n")
+            sys.stderr.flush()
+        except RuntimeError:  # it came in the middle of another write
+            os.write(2, f"\n{said}\n".encode())

@@ -156,9 +156,21 @@ def usage(prepared: Prepared, output: Output) -> dict[str, Any]:
     }
 
 
+_LINE_ENDS = tuple(
+    (character.encode(), f"\\u{ord(character):04x}".encode())
+    for character in ("\x85", "\u2028", "\u2029")
+)
+"""What Unicode calls the end of a line, and its escape. To server-sent events they are none, but
+many a client cuts its input into lines with something like str.splitlines."""
+
+
 def event(payload: object) -> bytes:
     """One server-sent event."""
-    return b"data: " + msgspec.json.encode(payload) + b"\n\n"
+    data = msgspec.json.encode(payload)
+    if not data.isascii():
+        for raw, escaped in _LINE_ENDS:
+            data = data.replace(raw, escaped)
+    return b"data: " + data + b"\n\n"
 
 
 DONE_EVENT = b"data: [DONE]\n\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tokenizers import decoders
 
 from evctl.core.errors import EvctlError
 from evctl.gateway.apierror import ApiError
+from evctl.gateway.shapes import event
 from evctl.gateway.template import ChatTemplate
 from evctl.gateway.text import TextModel
 from evctl.gateway.untrusted import SpecialTokens, unused_character
@@ -171,3 +173,10 @@ def test_damaged_files_and_other_tokenizers_are_refused(tmp_path: Path) -> None:
         with pytest.raises(EvctlError) as caught:
             TextModel(tmp_path, EOS_IDS)
         assert caught.value.code == "EV-1502"
+
+
+def test_an_event_is_one_line_to_every_client() -> None:
+    """Clients that read with str.splitlines cut at more than line feeds."""
+    said = {"text": "".join(map(chr, range(1, 0x3000)))}
+    (line,) = [one for one in event(said).decode().splitlines() if one]
+    assert json.loads(line.removeprefix("data: ")) == said

@@ -33,9 +33,9 @@ def test_the_split_of_a_serving_cluster_is_changed_from_the_screen(
     with Traffic(url) as traffic:
         top.open(width, height)
         wait_for_answers(traffic, 0.0, ENOUGH_ANSWERS)
-        screen = top.sees("sys", "ADVISE", "2P1D", "live", "n1", "n2", "n3", "joined as D")
+        screen = top.sees("sys", "ADVISE", "2P1D", "live", "n1", "n2", "n3", "events")
         top.keep(f"live-{width}x{height}-overview")
-        check_screen(screen, width, height)
+        settled(top, screen, width, height)
 
         top.keys("s")
         top.sees("Change the split of sys")
@@ -79,6 +79,17 @@ def test_the_split_of_a_serving_cluster_is_changed_from_the_screen(
     while not top.has_ended():
         assert time.monotonic() < deadline, top.screen()
         time.sleep(0.05)
+
+
+def settled(top: Top, screen: str, width: int, height: int) -> None:
+    """check_screen, on a picture that is not caught half painted."""
+    for _ in range(20):
+        try:
+            return check_screen(screen, width, height)
+        except AssertionError:
+            time.sleep(0.1)
+            screen = top.screen()
+    check_screen(screen, width, height)
 
 
 def check_screen(screen: str, width: int, height: int) -> None:
