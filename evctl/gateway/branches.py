@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -39,11 +40,20 @@ def path_signal(headers: Headers, body: BranchBody, branch: str, what: str) -> B
     values["id"], where["id"] = branch, "id"
     if what == "fork":
         values["op"] = "fork"
+    if what == "rewrite" and "version" not in values:
+        raise bad_request("a rewrite says the new version", "version")
     return _signal(values, where)
 
 
 def _merged(headers: Headers, body: BranchBody | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Field -> value, and field -> what the client calls it."""
+    """Field -> value, and field -> what the client calls it. A name that is nearly right would
+    do nothing without a word: it is an error."""
+    known = list(_HEADERS.values())
+    for name in headers:
+        if name.startswith("x-branch-") and name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise bad_request(f"there is no header {name[:60]}; {hint}", name[:60])
     values: dict[str, Any] = {}
     where: dict[str, str] = {}
     sent = {} if body is None else msgspec.structs.asdict(body)

@@ -39,7 +39,7 @@ from evctl.gateway.apierror import ApiError, bad_request
 BodyType = TypeVar("BodyType")
 
 
-class BranchBody(msgspec.Struct, frozen=True):
+class BranchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The X-Branch-* headers under `branch` in the body, by the same names."""
 
     id: str | None = None

@@ -52,12 +52,13 @@ def on_arrived(turn: Turn, event: RequestArrived) -> None:
 
 
 def on_cancelled(turn: Turn, event: RequestCancelled) -> None:
-    """The client left: nothing of the request may go on anywhere."""
+    """The client left: nothing of the request may go on anywhere. If it was to be the branch's
+    last one, the branch ends all the same: nobody waits for it."""
     record = turn.state.requests.get(event.request_id)
     if record is None:
         return
     nodes = record.nodes
-    turn.end(record)
+    turn.end(record, completed=True)
     turn.state.tallies.cancelled += 1
     turn.do(Cancel(record.request_id, nodes))
 

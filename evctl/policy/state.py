@@ -92,6 +92,8 @@ def _on_held(turn: Turn, node: NodeRecord, fact: KvHeld) -> None:
     directory = turn.state.directory
     directory.add_root(fact.root_key)
     directory.stored(node.name, node.life, fact.tier, fact.root_key, fact.keys)
+    # Not told that nobody refers to it: whose it was is forgotten, and may come back.
+    turn.tell(delta for delta in directory.deltas() if delta.block_class)
 
 
 def _on_evicted(turn: Turn, node: NodeRecord, fact: KvEvicted) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from evctl.core.effects import AnyEffect, Cancel, Dispatch, Explanation, Fail, Notice, RefDelta
 from evctl.core.split import Phase
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.directory import Match
+from evctl.policy.directory import RefDelta as Delta
 from evctl.policy.router import choose
 
 
@@ -88,7 +91,7 @@ class Turn:
 
     def end(self, record: RequestRecord, *, completed: bool = False) -> None:
         """The request is over, however it ended; the caller counts how. completed: its client
-        has the whole answer."""
+        has the whole answer, or wants no more of it."""
         self.unplace(record)
         del self.state.requests[record.request_id]
         self.state.directory.closed(record.request_id, self.now_s, completed=completed)
@@ -116,7 +119,11 @@ class Turn:
                 if node.alive:
                     self.notice("info", f"settled as {node.role}", node.name)
         self._watch_phases()
-        for delta in self.state.directory.deltas():
+        self.tell(self.state.directory.deltas())
+
+    def tell(self, deltas: Iterable[Delta]) -> None:
+        """Send blocks' new classes to their nodes."""
+        for delta in deltas:
             self.do(RefDelta(delta.node, delta.epoch, delta.block_class, delta.keys))
 
     def _old_work(self, node: NodeRecord) -> bool:

@@ -37,6 +37,20 @@ EVERY_FIELD: dict[str, Any] = {
 EVERYTHING = BranchSignal("b2", "s1", "b1", "spawn", 3, True, 12.5, "subagent")
 
 
+async def test_a_misspelt_name_is_told(client: httpx.AsyncClient) -> None:
+    for headers, body in (
+        ({"X-Branch-Id": "b", "X-Branch-Verison": "2"}, {}),
+        ({}, {"branch": {"id": "b", "verison": 2}}),
+    ):
+        answer = await client.post(
+            "/v1/completions", headers=headers, json={"model": "bytes", "prompt": [1], **body}
+        )
+        assert answer.status_code == 400
+        assert "version" in answer.text.lower() or "verison" in answer.text
+    answer = await client.post("/v1/branches/b/rewrite", json={})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "version")
+
+
 async def test_headers_and_body_say_the_same(
     client: httpx.AsyncClient, front_door: FakeFrontDoor
 ) -> None:

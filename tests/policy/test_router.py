@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from evctl.core.effects import Dispatch, Fail, Reject
+from evctl.core.branches import BranchSignal
+from evctl.core.effects import Dispatch, Fail, RefDelta, Reject
 from evctl.core.events import (
+    BranchSignalled,
     DispatchFailed,
     IterationSample,
     KvEvicted,
     NodeLost,
     NodeReport,
     RequestArrived,
+    RequestCancelled,
     Tick,
 )
 from evctl.core.split import Phase
@@ -175,3 +178,25 @@ def test_when_all_nodes_are_late_work_goes_on() -> None:
     assert cluster.arrive("r1").prefill_node == "n1"
     assert cluster.last is not None
     assert cluster.last.next_tick_s is None
+
+
+def test_what_a_node_held_before_is_not_called_unneeded() -> None:
+    """After a restart of the control plane nobody refers to it yet; its branch may come back."""
+    cluster = Cluster()
+    cluster.holds("n1", 1, 1, 2)
+    assert not of(cluster.log, RefDelta)
+    branch = BranchSignal("b")
+    cluster.feed(RequestArrived("r1", "t", branch, 12, 16, b"", keys(1, 2, 3)))
+    cluster.feed(RequestCancelled("r1"))
+    cluster.feed(BranchSignalled("t", "end", branch))
+    told = [(e.node, e.ref_class, e.keys) for e in of(cluster.log, RefDelta)]
+    assert ("n1", 0, keys(1, 2)) in told, "once a branch had it and ended, it is"
+
+
+def test_a_final_request_that_its_client_leaves_ends_the_branch() -> None:
+    cluster = Cluster()
+    last = BranchSignal("b", final=True)
+    cluster.feed(RequestArrived("r1", "t", last, 12, 16, b"", keys(1, 2, 3)))
+    assert ("t", "b") in cluster.state.directory.ledger.branches
+    cluster.feed(RequestCancelled("r1"))
+    assert ("t", "b") not in cluster.state.directory.ledger.branches

@@ -116,6 +116,8 @@ def _print_table(found: BranchPage, tenant: str | None) -> None:
         print(table(HEAD, rows, right=RIGHT))
     else:
         print(f"no branch of tenant {tenant} is like that")
+        if found.total:
+            sys.stderr.write(f"{found.total} of all tenants; -A shows them\n")
     left = found.matching - len(rows)
     if left > 0:
         sys.stderr.write(f"{left} more; --limit {found.matching} shows all\n")
