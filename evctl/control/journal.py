@@ -24,7 +24,7 @@ from evctl.core.effects import AnyEffect
 from evctl.core.events import Event
 from evctl.policy.state import PolicyConfig
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 FRAME: Final = struct.Struct(">II")
 SUFFIX: Final = ".evj"
 MAX_EPOCH: Final = 2**53

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from evctl.core.kv import FetchPiece
 from evctl.core.status import SplitWrite
 
 
@@ -12,11 +13,13 @@ class Effect(msgspec.Struct, frozen=True, tag_field="t"):
 
 
 class Dispatch(Effect, frozen=True, tag=True):
-    """Send a request to its prefill node, to be decoded on the other (which may be the same)."""
+    """Send a request to its prefill node, to be decoded on the other (which may be the same).
+    fetch: blocks of its prompt that the prefill node lacks and peers hold in L2, in order."""
 
     request_id: str
     prefill_node: str
     decode_node: str
+    fetch: tuple[FetchPiece, ...] = ()
 
 
 class Recall(Effect, frozen=True, tag=True):
@@ -91,6 +94,18 @@ class SplitWritten(Effect, frozen=True, tag=True):
     write: SplitWrite
 
 
+class FetchAhead(Effect, frozen=True, tag=True):
+    """Have a node fetch a waiting branch's blocks into its L2 before the branch wakes. keys: the
+    whole path from the root; pieces: what of it to fetch, and from whom. ticket: comes back with
+    FetchAheadEnded."""
+
+    node: str
+    ticket: str
+    root_key: bytes
+    keys: bytes
+    pieces: tuple[FetchPiece, ...]
+
+
 AnyEffect = (
     Dispatch
     | Recall
@@ -102,6 +117,7 @@ AnyEffect = (
     | RefDelta
     | SignalTaken
     | SplitWritten
+    | FetchAhead
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from evctl.core.branches import BranchSignal
+from evctl.core.kv import FetchSource
 from evctl.core.split import Phase
 
 
@@ -110,6 +111,37 @@ class RecallDenied(Fact, frozen=True, tag=True):
     request_id: str
 
 
+class FetchEnded(Fact, frozen=True, tag=True):
+    """A waiting request's KV is in L1, or as much of it as will come. Sent once for a request
+    that missed part of its prompt in L1 and had somewhere to look; before PrefillStarted.
+
+    l1_blocks, own_blocks, peers: leading blocks of the prompt by where they were found: L1 at
+    the start, this node's L2, each peer's L2. fetch_s: from the decision to fetch to the last
+    block verified in L1. exposed_s: of that, how long the request could have run but for its KV.
+    missed_blocks: planned and to be computed instead; cause: why ("" if none): "deadline",
+    "unreachable", "gone", "failed", "corrupt", "no_room", "cancelled".
+    """
+
+    request_id: str
+    l1_blocks: int
+    own_blocks: int
+    peers: tuple[FetchSource, ...]
+    fetch_s: float
+    exposed_s: float
+    missed_blocks: int
+    cause: str = ""
+
+
+class FetchAheadEnded(Fact, frozen=True, tag=True):
+    """A FetchAhead is over: what came into L2, and what did not (causes as in FetchEnded)."""
+
+    ticket: str
+    peers: tuple[FetchSource, ...]
+    fetch_s: float
+    missed_blocks: int
+    cause: str = ""
+
+
 EngineFact = (
     PrefillStarted
     | FirstToken
@@ -122,6 +154,8 @@ EngineFact = (
     | IterationSample
     | Recalled
     | RecallDenied
+    | FetchEnded
+    | FetchAheadEnded
 )
 
 
@@ -177,6 +211,7 @@ class NodeJoined(Fact, frozen=True, tag=True):
     block_tokens: int
     max_running: int
     context_tokens: int
+    l2_blocks: int = 0
 
 
 class NodeReport(Fact, frozen=True, tag=True):
@@ -190,6 +225,7 @@ class NodeReport(Fact, frozen=True, tag=True):
     running_decode: int
     l1_used_blocks: int
     prefill_tokens_left: int
+    l2_used_blocks: int = 0
 
 
 class NodeLost(Fact, frozen=True, tag=True):

@@ -59,3 +59,20 @@ class BlockHeader(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     valid_tokens: int
     checksum: int
+
+
+class FetchPiece(msgspec.Struct, frozen=True, array_like=True):
+    """Blocks [start, end) of a prompt that lie in the host memory (L2) of each of `nodes`, the
+    one to ask first in front. Advice of the directory: a node that asks may find them gone."""
+
+    start: int
+    end: int
+    nodes: tuple[str, ...]
+
+
+class FetchSource(msgspec.Struct, frozen=True, array_like=True):
+    """What one peer's L2 gave: verified blocks and the bytes they are."""
+
+    node: str
+    blocks: int
+    bytes: int

@@ -13,6 +13,8 @@ from evctl.core.events import (
     BranchSignalled,
     DispatchFailed,
     Event,
+    FetchAheadEnded,
+    FetchEnded,
     FirstToken,
     FromNode,
     IterationSample,
@@ -124,4 +126,6 @@ _FACT_HANDLERS: Final[dict[type, Callable[[Turn, NodeRecord, Any], None]]] = {
     IterationSample: requests.on_sample,
     Recalled: lambda turn, node, fact: transition.on_recalled(turn, node.name, fact),
     RecallDenied: lambda turn, node, fact: transition.on_recall_denied(turn, node.name, fact),
+    FetchEnded: lambda turn, node, fact: None,
+    FetchAheadEnded: lambda turn, node, fact: None,
 }

@@ -4,9 +4,9 @@ be added within a version, never renamed or removed).
 Three conversations use them:
 - engine -> control: Hello, Heartbeat, Tokens, Facts, Inventory, Inspection, Refused
 - control -> engine: Welcome, Peers, StartRequest, CancelRequest, RecallRequest, Reclassify,
-  GetInventory, Inspect, Stop
+  FetchAhead, GetInventory, Inspect, Stop
 - engine <-> engine: ReserveKv, KvGranted, KvRefused, BlocksLanded, BlocksVerified, HandOver,
-  HandOverResult, ReleaseKv, Ping, Pong
+  HandOverResult, ReleaseKv, LocateKv, KvLocated, KvFetched, Ping, Pong
 KV bytes never travel here; they move through the transfer port.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import msgspec
 
 from evctl.core.events import EngineFact
-from evctl.core.kv import BlockHeader, KvLayout
+from evctl.core.kv import BlockHeader, FetchPiece, KvLayout
 from evctl.core.sampling import SamplingParams, TokenLogprob
 
 
@@ -24,6 +24,8 @@ class TransferAddress(msgspec.Struct, frozen=True):
 
     endpoint: backend-specific (shm: segment name; mooncake: host:rpc_port). base: virtual
     address of block 0 in the owner, fresh at each boot; 0 where the backend uses offsets.
+    pool_offset: where in that memory L2 begins, of pool_blocks slots (evengine.pool.l2). ranks:
+    processes that the node's L1 is spread over.
     """
 
     backend: str
@@ -33,6 +35,9 @@ class TransferAddress(msgspec.Struct, frozen=True):
     base: int
     size_bytes: int
     block_bytes: int
+    pool_offset: int = 0
+    pool_blocks: int = 0
+    ranks: int = 1
 
 
 class PeerInfo(msgspec.Struct, frozen=True):
@@ -181,6 +186,7 @@ class StartRequest(Message, frozen=True, tag=True):
 
     block_keys: 16 bytes for each full block of the prompt, concatenated; root_key: the parent
     of the first. deadline_s: seconds from receipt after which the engine gives up waiting.
+    fetch: blocks of the prompt that peers hold in L2, by what the directory knows.
     """
 
     request_id: str
@@ -195,6 +201,7 @@ class StartRequest(Message, frozen=True, tag=True):
     prefill_node: str
     decode_node: str
     deadline_s: float = 600.0
+    fetch: tuple[FetchPiece, ...] = ()
 
 
 class CancelRequest(Message, frozen=True, tag=True):
@@ -218,6 +225,17 @@ class Reclassify(Message, frozen=True, tag=True):
     epoch: int
     ref_class: int
     keys: bytes
+
+
+class FetchAhead(Message, frozen=True, tag=True):
+    """Fetch blocks of a path into L2 before they are asked for; never in the place of a block
+    that a branch needs. keys: the path from the root; pieces: positions in it. Answered by the
+    fact FetchAheadEnded."""
+
+    ticket: str
+    root_key: bytes
+    keys: bytes
+    pieces: tuple[FetchPiece, ...]
 
 
 class GetInventory(Message, frozen=True, tag=True):
@@ -325,6 +343,32 @@ class ReleaseKv(PeerMessage, frozen=True, tag=True):
     settled: bool = True
 
 
+class LocateKv(Message, frozen=True, tag=True):
+    """A node asks a peer where in its L2 these blocks lie, and to keep them there for `hold_s`.
+    attempt: chosen by the asker, never used twice in its life."""
+
+    boot_id: str
+    attempt: int
+    keys: bytes
+    hold_s: float
+
+
+class KvLocated(Message, frozen=True, tag=True):
+    """Answer: slot and generation of each key in order, -1 for one that is not held."""
+
+    boot_id: str
+    attempt: int
+    slots: tuple[int, ...]
+    generations: tuple[int, ...]
+
+
+class KvFetched(Message, frozen=True, tag=True):
+    """The asker needs the blocks of an attempt no longer where they are. Idempotent."""
+
+    boot_id: str
+    attempt: int
+
+
 class Ping(Message, frozen=True, tag=True):
     node: str
     boot_id: str
@@ -351,6 +395,7 @@ AnyMessage = (
     | CancelRequest
     | RecallRequest
     | Reclassify
+    | FetchAhead
     | GetInventory
     | Inspect
     | Stop
@@ -362,6 +407,9 @@ AnyMessage = (
     | HandOver
     | HandOverResult
     | ReleaseKv
+    | LocateKv
+    | KvLocated
+    | KvFetched
     | Ping
     | Pong
 )

@@ -1,4 +1,4 @@
-"""A node's L1: one shared segment of host memory that every transfer backend can register.
+"""A node's KV memory, L1 and L2: one shared segment of host memory that every transfer backend can register.
 
 The segment is a file in /dev/shm named after the node and its boot id. Its owner holds an
 exclusive flock for as long as it lives, however it ends, so anybody can tell a live segment
@@ -28,6 +28,7 @@ BASE_RANGE = (16 << 40, 64 << 40)
 """Addresses that neither x86-64 nor aarch64 Linux gives to programs, libraries or heaps."""
 BASE_ALIGNMENT = 2 << 20
 MAP_ATTEMPTS = 8
+PAGE_BYTES = 4096
 MAP_FIXED_NOREPLACE = 0x100000
 """Fail rather than move or replace; the mmap module does not name it."""
 MAP_FAILED = ctypes.c_void_p(-1).value
@@ -91,7 +92,8 @@ def sweep_stale(directory: Path = SHM_DIRECTORY) -> list[str]:
 
 
 class KvMemory:
-    """total_blocks * block_bytes of shared memory, mapped at an address fresh in each life.
+    """L1 (total_blocks * block_bytes) and behind it, from `pool_offset` on, pool_bytes for L2:
+    shared memory, mapped at an address fresh in each life.
 
     Raises RefusedError EV-4101 (/dev/shm) or EV-4102 (memory) where there is no room, and
     ConflictError EV-4103 if this life has a segment already.
@@ -104,6 +106,7 @@ class KvMemory:
         total_blocks: int,
         block_bytes: int,
         directory: Path = SHM_DIRECTORY,
+        pool_bytes: int = 0,
     ) -> None:
         if total_blocks < 1 or block_bytes < 1:
             raise ValueError(f"{total_blocks} blocks of {block_bytes} bytes are no memory")
@@ -111,7 +114,11 @@ class KvMemory:
         self.boot_id = boot_id
         self.total_blocks = total_blocks
         self.block_bytes = block_bytes
-        self.size_bytes = total_blocks * block_bytes
+        self.pool_offset = -(-total_blocks * block_bytes // PAGE_BYTES) * PAGE_BYTES
+        self.pool_bytes = pool_bytes
+        self.size_bytes = (
+            self.pool_offset + pool_bytes if pool_bytes else total_blocks * block_bytes
+        )
         self.name = segment_name(node, boot_id)
         self.path = directory / self.name
         self._refuse_without_room()
@@ -126,6 +133,10 @@ class KvMemory:
             raise IndexError(f"slot {slot} is not in 0..{self.total_blocks - 1}")
         start = slot * self.block_bytes
         return self.view[start : start + self.block_bytes]
+
+    def pool(self) -> memoryview:
+        """The writable bytes of L2's part."""
+        return self.view[self.pool_offset : self.pool_offset + self.pool_bytes]
 
     def close(self) -> None:
         """Unlink the segment, drop the lock and unmap. Idempotent.
