@@ -1,4 +1,4 @@
-"""A node's KV memory, L1 and L2: one shared segment of host memory that every transfer backend can register.
+"""A node's KV memory, L1 and L2: one shared segment that every transfer backend can register.
 
 The segment is a file in /dev/shm named after the node and its boot id. Its owner holds an
 exclusive flock for as long as it lives, however it ends, so anybody can tell a live segment
