@@ -134,6 +134,10 @@ class KvMemory:
         start = slot * self.block_bytes
         return self.view[start : start + self.block_bytes]
 
+    def l1(self) -> memoryview:
+        """The writable bytes of L1's part."""
+        return self.view[: self.total_blocks * self.block_bytes]
+
     def pool(self) -> memoryview:
         """The writable bytes of L2's part."""
         return self.view[self.pool_offset : self.pool_offset + self.pool_bytes]
