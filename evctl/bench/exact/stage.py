@@ -14,7 +14,7 @@ from evctl.core.kv import FetchPiece
 OUTPUT_TOKENS = 20
 FILL = 0.8
 """Share of L1 that the prompts of one batch and their output may take."""
-HAND_OVER_S = 10.0
+REST_BLOCKS = 4
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -181,7 +181,8 @@ class Stage:
             blocks -= size
 
     def flush_l1(self, node: str) -> None:
-        self.flush(node, self.sizes.l1_blocks - 2)
+        """More than fits: a filler alone would leave the first blocks of the latest prompt."""
+        self.flush(node, self.sizes.l1_blocks + REST_BLOCKS)
 
     def evicted(self, since: int) -> dict[int, set[bytes]]:
         """Keys that left each tier of any node, since the driver's facts were that many."""
