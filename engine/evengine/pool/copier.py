@@ -9,12 +9,21 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from evengine.pool.headers import Header, bytes_fault, header_fault, read_header, write_header
+from evengine.pool.headers import (
+    HEADER_BYTES,
+    Header,
+    checksum_fault,
+    header_fault,
+    read_header,
+    write_checked,
+    write_header,
+)
 from evengine.pool.l2 import HostPool
 from evengine.pool.pages import Pages
 from evengine.ports import Slot
+from evengine.transfer.protocol import block_checksum
 from evengine.wake import Wake
 
 CLOSE_WAIT_S = 5.0
@@ -107,6 +116,11 @@ class Copier:
         self._thread.join(CLOSE_WAIT_S)
 
     def _work(self) -> None:
+        by_type: dict[type, Callable[[Any], Checked]] = {
+            Keep: self._keep,
+            Restore: self._restore,
+            Accept: self._accept,
+        }
         while True:
             with self._changed:
                 while not self._jobs and not self._closed:
@@ -115,7 +129,7 @@ class Copier:
                     return
                 items, done = self._jobs.popleft()
             try:
-                results = [self._copy(item) for item in items]
+                results = [by_type[type(item)](item) for item in items]
             except BaseException as error:
                 self._error = error
                 self._wake.set()
@@ -124,11 +138,6 @@ class Copier:
                 self._ended.append((results, done))
                 self._changed.notify_all()
             self._wake.set()
-
-    def _copy(self, item: Item) -> Checked:
-        if isinstance(item, Keep):
-            return self._keep(item)
-        return self._restore(item) if isinstance(item, Restore) else self._accept(item)
 
     def _keep(self, item: Keep) -> Checked:
         """The header goes last: whoever reads the slot too early sees that it is not there."""
@@ -144,18 +153,18 @@ class Copier:
             return Checked(0, fault)
         self._pages.write(item.l1_slot, self._pool.data(item.l2_slot))
         here = self._pages.checksum(item.l1_slot)
-        fault = (
-            "" if here == found.checksum else f"checksum {here:016x}, not {found.checksum:016x}"
-        )
-        return Checked(found.checksum, fault)
+        return Checked(found.checksum, checksum_fault(here, found.checksum))
 
     def _accept(self, item: Accept) -> Checked:
-        offset = item.l2_slot * self._pool.stride
-        found = read_header(self._pool.view, offset)
+        """Written out: 256 blocks of 64 KiB are copied in 1.5 ms, so microseconds count here."""
+        view, offset = self._pool.view, item.l2_slot * self._pool.stride
+        found = read_header(view, offset)
         fault = header_fault(found, item.theirs)
-        fault = fault or bytes_fault(self._pool.data(item.l2_slot), found.checksum)
-        if fault:
-            return Checked(0, fault)
-        ours = item.ours._replace(checksum=found.checksum)
-        write_header(self._pool.view, offset, ours)
-        return Checked(found.checksum, "")
+        if not fault:
+            start, checksum = offset + HEADER_BYTES, found.checksum
+            here = block_checksum(view[start : start + self._pool.block_bytes])
+            if here == checksum:
+                write_checked(view, offset, item.ours, checksum)
+                return Checked(checksum, "")
+            fault = checksum_fault(here, checksum)
+        return Checked(0, fault)
