@@ -109,7 +109,7 @@ class Agent:
             CancelRequest: self._on_cancel,
             RecallRequest: lambda m: self._loop.recall(m.request_id),
             Reclassify: self._on_reclassify,
-            FetchAhead: lambda m: self._loop.fetch_ahead(m),
+            FetchAhead: lambda m: self._loop.traffic.fetch_ahead(m),
             GetInventory: self._on_get_inventory,
             Inspect: self._on_inspect,
             Stop: self._on_stop,
@@ -126,8 +126,8 @@ class Agent:
             KvRefused: outbound.on_refused,
             BlocksVerified: outbound.on_verified,
             HandOverResult: outbound.on_result,
-            LocateKv: loop.lender.on_locate,
-            KvFetched: loop.lender.on_fetched,
+            LocateKv: loop.traffic.lender.on_locate,
+            KvFetched: loop.traffic.lender.on_fetched,
             KvLocated: self._on_located,
             CancelRequest: lambda _, m: self._on_cancel(m),
             Refused: lambda _, m: self._on_refused(m),
@@ -214,7 +214,7 @@ class Agent:
 
     def _wait(self, now_s: float) -> None:
         """Sleep until a message comes, or until time itself may change something."""
-        if self._loop.awaits_transfer or self._uplink.backlog:
+        if self._loop.traffic.polled or self._uplink.backlog:
             wait_s = TRANSFER_WAIT_S
         elif not self._loop.idle:
             wait_s = ACTIVE_WAIT_S
@@ -267,7 +267,7 @@ class Agent:
             return
         self._peers_epoch = message.epoch
         for ended in self._peers.update(message.peers):
-            self._loop.peer_lost(ended.node, ended.boot_id)
+            self._loop.traffic.peer_lost(ended.node, ended.boot_id)
         self._poller = self._new_poller()
 
     def _on_reserve(self, node: str, message: ReserveKv) -> AnyMessage:
@@ -282,8 +282,8 @@ class Agent:
         return self._loop.inbound.on_reserve(node, message)
 
     def _on_located(self, node: str, message: KvLocated) -> None:
-        if self._loop.fetcher is not None:
-            self._loop.fetcher.flights.on_located(node, message)
+        if self._loop.traffic.fetcher is not None:
+            self._loop.traffic.fetcher.flights.on_located(node, message)
 
     def _on_start(self, message: StartRequest) -> None:
         try:
