@@ -202,8 +202,8 @@ class Loop:
 
     def check_integrity(self) -> list[str]:
         """Violations in L1, L2 and in the agreement of requests with their slots."""
-        mine = self._store.check_integrity() + self._roster.check_integrity()
-        return mine + self.traffic.check_integrity()
+        parts = (self._store, self._roster, self.traffic)
+        return [problem for part in parts for problem in part.check_integrity()]
 
     # ------------------------------------------------------------ one turn
 
@@ -231,8 +231,7 @@ class Loop:
                 self._begin(seq)
         batch = schedule.build_batch(prefills, self._roster.decoding, chunk_tokens)
         if batch is not None:
-            ids = [*(c.request_id for c in batch.chunks), *(r.request_id for r in batch.rows)]
-            self._computing = frozenset(ids)
+            self._computing = frozenset(x.request_id for x in (*batch.chunks, *batch.rows))
             self._iteration.start(batch)
 
     def _end_iteration(self, finished: Finished) -> None:
