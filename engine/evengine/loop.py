@@ -231,7 +231,7 @@ class Loop:
                 self._begin(seq)
         batch = schedule.build_batch(prefills, self._roster.decoding, chunk_tokens)
         if batch is not None:
-            self._computing = frozenset(x.request_id for x in (*batch.chunks, *batch.rows))
+            self._computing = batch.request_ids
             self._iteration.start(batch)
 
     def _end_iteration(self, finished: Finished) -> None:

@@ -77,6 +77,12 @@ class Batch(msgspec.Struct, frozen=True):
     rows: Sequence[DecodeRow]
     draws: Sequence[Draw]
 
+    @property
+    def request_ids(self) -> frozenset[str]:
+        """Everybody it works on."""
+        chunks = {chunk.request_id for chunk in self.chunks}
+        return frozenset(chunks.union(row.request_id for row in self.rows))
+
 
 class Sampled(msgspec.Struct, frozen=True):
     """Chosen tokens in the order of Batch.draws; logprob None unless it was asked for."""
