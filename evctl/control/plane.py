@@ -43,6 +43,7 @@ from evctl.core.events import (
 from evctl.core.kv_status import BranchPage, BranchPlace, BranchRow
 from evctl.core.sampling import FinishReason
 from evctl.core.status import ClusterStatus, EventRecord
+from evctl.policy.directory import DirectoryConfig
 from evctl.policy.state import ClusterState, PolicyConfig, StepResult
 from evctl.wire.keys import load_keypair
 from evctl.wire.messages import Tokens
@@ -304,6 +305,8 @@ class ControlPlane:
             split=settings.split,
             max_queued=settings.max_queued,
             node_late_after_s=settings.node_late_after_s,
+            fetch_ahead=settings.fetch_ahead,
+            directory=DirectoryConfig(suspect_after_s=settings.suspect_after_s),
         )
         held = self.directory.held_roles()
         if held is None:
