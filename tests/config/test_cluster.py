@@ -29,7 +29,7 @@ def test_defaults_and_origins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     config = loaded.config
     assert config.node_names == ("n1", "n2", "n3")
     assert (config.gateway.port, config.gateway.host) == (0, "127.0.0.1")
-    assert (config.l1_blocks, config.l2_blocks) == (1024, 0)
+    assert (config.l1_blocks, config.l2_blocks) == (1024, 2048)
     assert loaded.origins["split"] == "x.yaml:3"
     assert loaded.origins["gateway.port"] == "x.yaml:5"
     assert loaded.origins["nodes.2.name"] == "x.yaml:2"
