@@ -11,9 +11,9 @@ PRIOR_BLOCKS = 64.0
 
 
 class FetchSpeed(msgspec.Struct):
-    """Decayed sums over fetches of one destination, or of all, for a least-squares line of seconds over
-    blocks. What a fetch had to queue behind counts as its own blocks: that is how it took so
-    long, and how the next one's time is predicted."""
+    """Decayed sums over fetches of one destination, or of all, for a least-squares line of
+    seconds over blocks. What a fetch had to queue behind counts as its own blocks: that is why it
+    took so long, and how the next one's time is predicted."""
 
     weight: float = 0.0
     blocks: float = 0.0
