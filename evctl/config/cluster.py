@@ -25,6 +25,7 @@ KNOWN_MODELS: Final = (
 KEY_BLOCK_TOKENS: Final = 256
 RESERVED_NAMES: Final = frozenset({"control", "all"})
 
+PositiveSeconds = Annotated[float, Field(gt=0)]
 Name = Annotated[str, StringConstraints(pattern=f"^{CLUSTER_NAME.pattern}$")]
 
 
@@ -75,7 +76,20 @@ class ClusterConfig(_Strict):
         default="shm", description="how KV moves between nodes"
     )
     l1_tokens: int = Field(default=16_384, ge=1, description="KV that a node keeps for attention")
-    l2_tokens: int = Field(default=0, ge=0, description="KV that a node keeps in host memory")
+    l2_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        description="KV that a node keeps in host memory, for itself and its peers; 0: none;"
+        " when not given, twice l1_tokens, none without prefix_cache",
+    )
+    fetch_ahead: bool = Field(
+        default=True, description="fetch a waiting branch's KV before its next request"
+    )
+    suspect_after_s: dict[Literal["root", "fork", "sub-agent"], PositiveSeconds] = Field(
+        default_factory=dict,
+        description="silence by kind of branch, after which its KV goes before that of others;"
+        " a kind left out: never",
+    )
     prefix_cache: bool = Field(
         default=True, description="reuse KV of equal prefixes; off to compare with"
     )
@@ -107,7 +121,14 @@ class ClusterConfig(_Strict):
 
     @property
     def l2_blocks(self) -> int:
-        return self.l2_tokens // self.block_tokens
+        if self.l2_tokens is not None:
+            return self.l2_tokens // self.block_tokens
+        return 2 * self.l1_tokens // self.block_tokens if self.prefix_cache else 0
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Those that requests may come from."""
+        return tuple(sorted(set(self.api_keys.values()))) or ("default",)
 
 
 class Mistake(msgspec.Struct, frozen=True):

@@ -50,6 +50,8 @@ CONTROL_KEYS = (
     "max_queued",
     "node_late_after_s",
     "node_lost_after_s",
+    "fetch_ahead",
+    "suspect_after_s",
 )
 """What the control plane reads of a cluster's config, beside the first split."""
 
