@@ -39,9 +39,12 @@ from evengine.peers import ANNOUNCED_WITHIN_S, PeerSet
 from evengine.pool.l1 import L1Cache
 from evengine.pool.l2 import LocalHostPool
 from evengine.pool.memory import KvMemory, sweep_stale
-from evengine.ports import Transfer
+from evengine.ports import Executor, Transfer
+from evengine.ranks.processes import RankProcesses
 from evengine.runner.executor import TorchExecutor, kv_layout
+from evengine.runner.ranked import open_ranked
 from evengine.runner.selfcheck import SelfCheck, self_check
+from evengine.runner.share import share_of
 from evengine.transfer import open_transfer
 from evengine.uplink import Uplink
 
@@ -93,21 +96,26 @@ def run_engine(
 ) -> None:
     """Start an engine and serve until Stop or SIGTERM. wrap_transfer: for fault injection."""
     torch.set_num_threads(config.threads)
-    loaded = _load_model(config)
+    share_of(load_model_config(Path(config.model)), 0, config.ranks)  # refuses what cannot be
     sweep_stale()
     with ExitStack() as resources:
-        agent = _assemble(config, loaded, wrap_transfer, resources)
+        ranks = RankProcesses(config.node, config.ranks)  # first: they start up while we load
+        resources.callback(ranks.close)
+        loaded = _load_model(config)
+        agent = _assemble(config, loaded, ranks, wrap_transfer, resources)
         signal.signal(signal.SIGTERM, lambda *_: agent.stop())
         signal.signal(signal.SIGINT, lambda *_: agent.stop())
-        _log.info("ready", extra={"node": config.node, "pid": os.getpid()})
+        ranks.watch(agent.stop)
+        _log.info("ready", extra={"node": config.node, "pid": os.getpid(), "ranks": ranks.pids})
         agent.run()
+        ranks.raise_failure()
 
 
 class LoadedModel(NamedTuple):
     config: ModelConfig
     weights: dict[str, torch.Tensor]
     layout: KvLayout
-    numerics: str
+    check: SelfCheck
     tokenizer: Tokenizer
 
 
@@ -118,11 +126,30 @@ def _load_model(config: EngineConfig) -> LoadedModel:
     check = self_check(model, weights, config.block_tokens)
     _require_exact(config, check)
     layout = kv_layout(model, config.block_tokens)
-    return LoadedModel(model, weights, layout, check.numerics, load_tokenizer(directory))
+    return LoadedModel(model, weights, layout, check, load_tokenizer(directory))
+
+
+def _open_executor(
+    config: EngineConfig, loaded: LoadedModel, memory: KvMemory, ranks: RankProcesses
+) -> tuple[Executor, str]:
+    """The executor, and the name of its numerics."""
+    model, weights = loaded.config, loaded.weights
+    if config.ranks == 1:
+        own = TorchExecutor(model, weights, memory.region(0), config.block_tokens)
+        return own, loaded.check.numerics
+    executor, check = open_ranked(
+        model, weights, Path(config.model), memory, config.block_tokens, loaded.check, ranks
+    )
+    _require_exact(config, check)
+    return executor, check.numerics
 
 
 def _assemble(
-    config: EngineConfig, loaded: LoadedModel, wrap_transfer: WrapTransfer, resources: ExitStack
+    config: EngineConfig,
+    loaded: LoadedModel,
+    ranks: RankProcesses,
+    wrap_transfer: WrapTransfer,
+    resources: ExitStack,
 ) -> Agent:
     """Open memory, transfer and sockets, and wire the parts together. `resources` closes them
     in reverse: sockets first, the memory that transfers write to last."""
@@ -131,8 +158,16 @@ def _assemble(
     block_bytes = loaded.layout.block_bytes
     counters: Counters = Counter()
     clock = SystemClock()
-    memory = KvMemory(config.node, boot_id, config.l1_blocks, block_bytes)
+    memory = KvMemory(
+        config.node,
+        boot_id,
+        config.l1_blocks,
+        block_bytes,
+        ranks=config.ranks,
+        replicated=loaded.config.attention == "latent",
+    )
     resources.callback(memory.close)
+    executor, numerics = _open_executor(config, loaded, memory, ranks)
     l2 = LocalHostPool(boot_id, config.l2_blocks, block_bytes) if config.l2_blocks else None
     if l2 is not None:
         resources.callback(l2.close)
@@ -179,7 +214,7 @@ def _assemble(
     )
     loop = Loop(
         me=me,
-        executor=TorchExecutor(loaded.config, loaded.weights, memory.view, config.block_tokens),
+        executor=executor,
         store=store,
         transfer=transfer,
         clock=clock,
@@ -190,7 +225,7 @@ def _assemble(
         limits=config.limits,
     )
     return Agent(
-        hello=_hello(config, loaded, me),
+        hello=_hello(config, loaded, numerics, me),
         control=control,
         listener=listener,
         peers=peers,
@@ -202,13 +237,13 @@ def _assemble(
     )
 
 
-def _hello(config: EngineConfig, loaded: LoadedModel, me: PeerInfo) -> Hello:
+def _hello(config: EngineConfig, loaded: LoadedModel, numerics: str, me: PeerInfo) -> Hello:
     return Hello(
         cluster=config.cluster,
         peer=me,
         model=loaded.config.name,
         weights_hash=loaded.config.weights_hash,
-        numerics=loaded.numerics,
+        numerics=numerics,
         layout=loaded.layout,
         l1_blocks=config.l1_blocks,
         l2_blocks=config.l2_blocks,
