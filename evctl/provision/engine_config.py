@@ -29,6 +29,7 @@ def engine_config(
         "block_tokens": config.block_tokens,
         "l1_blocks": config.l1_blocks,
         "l2_blocks": config.l2_blocks,
+        "ranks": config.ranks,
         "transfer": config.transfer,
         "prefix_cache": config.prefix_cache,
         "limits": {

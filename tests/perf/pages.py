@@ -1,6 +1,6 @@
 """Time to put a block together from the ranks' parts and to take it apart, per 64 KiB.
 
-    python -m tests.perf.pages
+Run from the root of the checkout: python -m tests.perf.pages
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blocks in the regions of one or several ranks, against a model that keeps every row in a list."""
+"""Blocks in the regions of one or several ranks, against a model that keeps plain bytes."""
 
 from __future__ import annotations
 
