@@ -19,6 +19,7 @@ from evctl.wire.messages import (
     BlocksLanded,
     BlocksVerified,
     CancelRequest,
+    FetchAhead,
     GetInventory,
     HandOver,
     HandOverResult,
@@ -27,8 +28,11 @@ from evctl.wire.messages import (
     Inspect,
     Inspection,
     Inventory,
+    KvFetched,
     KvGranted,
+    KvLocated,
     KvRefused,
+    LocateKv,
     Peers,
     Ping,
     Pong,
@@ -47,12 +51,14 @@ from evengine.outlet import Counters
 from evengine.peers import PeerSet
 from evengine.ports import Clock
 from evengine.uplink import Uplink
+from evengine.wake import Wake
 
 HEARTBEAT_S = 1.0
 IDLE_WAIT_S = 0.25
 """Longest sleep of an idle engine; a message ends it at once."""
 ACTIVE_WAIT_S = 0.02
-TRANSFER_WAIT_S = 0.001
+TRANSFER_WAIT_S = 0.005
+"""While a copy is under way. Its end wakes us; this is for its deadline."""
 STALL_S = 0.1
 """A turn must not spend longer than this outside the model, whatever a peer does."""
 MAX_MESSAGES = 64
@@ -75,6 +81,7 @@ class Agent:
         loop: Loop,
         store: BlockStore,
         clock: Clock,
+        wake: Wake,
         counters: Counters,
     ) -> None:
         self._hello = hello
@@ -86,6 +93,7 @@ class Agent:
         self._loop = loop
         self._store = store
         self._clock = clock
+        self._wake = wake
         self._counters = counters
         self._greeted_connection = 0
         self._peers_epoch = -1
@@ -101,6 +109,7 @@ class Agent:
             CancelRequest: self._on_cancel,
             RecallRequest: lambda m: self._loop.recall(m.request_id),
             Reclassify: self._on_reclassify,
+            FetchAhead: lambda m: self._loop.fetch_ahead(m),
             GetInventory: self._on_get_inventory,
             Inspect: self._on_inspect,
             Stop: self._on_stop,
@@ -117,6 +126,9 @@ class Agent:
             KvRefused: outbound.on_refused,
             BlocksVerified: outbound.on_verified,
             HandOverResult: outbound.on_result,
+            LocateKv: loop.lender.on_locate,
+            KvFetched: loop.lender.on_fetched,
+            KvLocated: self._on_located,
             CancelRequest: lambda _, m: self._on_cancel(m),
             Refused: lambda _, m: self._on_refused(m),
         }
@@ -128,20 +140,18 @@ class Agent:
     def run(self) -> None:
         """Serve until stopped. Returns after the last message was handed to the sockets."""
         while not self._stopping and not (self._draining and self._loop.idle):
-            started_s, run_s = self._clock.now_s(), self._loop.run_s
+            started_s = self._clock.now_s()
             self._greet()
             self._receive()
-            worked = self._loop.turn()
+            self._loop.turn()
             now_s = self._clock.now_s()
             self._peers.tick(now_s)
             beat = now_s >= self._next_beat_s
             self._uplink.flush(samples_too=beat)
             if beat:
                 self._heartbeat(now_s)
-            elapsed_s = self._clock.now_s() - started_s
-            self._note_overhead(elapsed_s - (self._loop.run_s - run_s))
-            if not worked:
-                self._wait(now_s)
+            self._note_overhead(self._clock.now_s() - started_s)
+            self._wait(now_s)
         self._uplink.flush(samples_too=True)
 
     # ------------------------------------------------------------ turns
@@ -211,9 +221,10 @@ class Agent:
         else:
             wait_s = IDLE_WAIT_S
         self._poller.poll(math.ceil(1e3 * max(0.0, min(wait_s, self._next_beat_s - now_s))))
+        self._wake.clear()
 
     def _note_overhead(self, overhead_s: float) -> None:
-        """Time of a turn that was neither model nor sleep: everybody on this node waits for it."""
+        """Time of a turn without its sleep: everybody on this node waits for it."""
         self._overhead_max_s = max(self._overhead_max_s, overhead_s)
         self._counters["turns"] += 1
         if overhead_s > STALL_S:
@@ -269,6 +280,10 @@ class Agent:
                 reason="this engine is about to stop",
             )
         return self._loop.inbound.on_reserve(node, message)
+
+    def _on_located(self, node: str, message: KvLocated) -> None:
+        if self._loop.fetcher is not None:
+            self._loop.fetcher.flights.on_located(node, message)
 
     def _on_start(self, message: StartRequest) -> None:
         try:
@@ -339,6 +354,7 @@ class Agent:
 
     def _all_counters(self) -> dict[str, float]:
         totals: dict[str, float] = dict(self._counters)
+        totals.update(self._loop.gauges())
         totals["turn_overhead_max_ms"] = self._overhead_max_s * 1e3
         for name, counts in (
             ("control", self._control.counters),
@@ -349,6 +365,7 @@ class Agent:
 
     def _new_poller(self) -> zmq.Poller:
         poller = zmq.Poller()
+        poller.register(self._wake.descriptor, zmq.POLLIN)
         for channel in (self._control, self._listener, *self._peers.dialers()):
             for socket in channel.pollables:
                 poller.register(socket, zmq.POLLIN)

@@ -21,7 +21,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt is computed anew (to compare with). require_exact: refuse to start on a machine
     whose arithmetic depends on the batch. threads: of torch; more than the node's share of
     cores makes everything slower. ranks: processes that share the KV heads of every sequence,
-    each with its part of L1 (latent KV: a whole copy) and so many threads.
+    each with its part of L1 (latent KV: a whole copy) and so many threads. l2_blocks: 0, no pool.
+    eviction: order of L2, by its name in evctl.policy.eviction.
     """
 
     cluster: str
@@ -33,6 +34,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block_tokens: int = 16
     l1_blocks: int = 512
     l2_blocks: int = 0
+    eviction: str = "paper"
     transfer: str = "shm"
     listen_host: str = "127.0.0.1"
     advertise_host: str = "127.0.0.1"

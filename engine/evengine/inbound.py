@@ -290,7 +290,7 @@ class Inbound:
             return f"{header.valid_tokens} valid tokens, not {valid}"
         return verify_header(
             header,
-            self._store.memory.block(slot),
+            self._store.pages.canonical(slot),
             boot_id=arrival.boot_id,
             key=arrival.keys[block] if block < len(arrival.keys) else b"",
             generation=self._l1.generation(slot),

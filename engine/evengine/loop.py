@@ -1,7 +1,9 @@
-"""The symmetric loop: one turn takes in transfers, admits, runs one iteration of both phases.
+"""The symmetric loop: takes in transfers and fetches, admits, runs iterations of both phases.
 
-The loop has no role. A request is prefilled where it was sent and decoded where it says; which
-requests those are is the router's business, so a change of role needs nothing here.
+An iteration runs on a thread of its own; what comes meanwhile is taken in at once, only what an
+iteration under way uses is left alone until it ends. The loop has no role. A request is prefilled
+where it was sent and decoded where it says; which requests those are is the router's business, so
+a change of role needs nothing here.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from evctl.core.events import (
+    FetchAheadEnded,
     FirstToken,
     IterationSample,
     PrefillStarted,
@@ -24,33 +27,49 @@ from evctl.core.events import (
 from evctl.core.sampling import FinishReason, TokenLogprob
 from evctl.core.split import Phase
 from evctl.core.workload import attention_pairs
-from evctl.wire.messages import CancelRequest, HandOver, Load, PeerInfo, StartRequest, Tokens
+from evctl.wire.messages import (
+    CancelRequest,
+    FetchAhead,
+    HandOver,
+    Load,
+    PeerInfo,
+    StartRequest,
+    Tokens,
+)
 from evengine import schedule
-from evengine.blockstore import BlockStore
+from evengine.blockstore import BlockStore, KeepLimits
+from evengine.fetch.fetcher import Fetcher
+from evengine.fetch.lender import Lender
+from evengine.fetch.limits import FetchLimits
 from evengine.inbound import ArrivalLimits, Inbound
+from evengine.iteration import Finished, IterationThread
 from evengine.outbound import Outbound
 from evengine.outlet import Counters, Outlet
+from evengine.pool.copier import Copier
 from evengine.ports import Batch, Clock, Executor, Sampled, Transfer
 from evengine.push import PushLimits
 from evengine.request import Sequence, Stage, StopText, seeded
 from evengine.roster import Roster, load_of
+from evengine.wake import Wake
 
 REMEMBERED_HANDOVERS = 4096
 
 
 class LoopLimits(msgspec.Struct, frozen=True):
     """chunk_tokens: prompt tokens in one iteration. max_running: decodes in one batch.
-    max_waiting: requests that may queue here."""
+    max_waiting: requests that may queue here. keep: L1 to L2; fetch: L2 and peers to L1."""
 
     chunk_tokens: int = 512
     max_running: int = 64
     max_waiting: int = 1024
     push: PushLimits = PushLimits()
     arrival: ArrivalLimits = ArrivalLimits()
+    keep: KeepLimits = KeepLimits()
+    fetch: FetchLimits = FetchLimits()
 
 
 class Loop:
-    """All requests of one node. Called from one thread; `turn` runs one iteration."""
+    """All requests of one node. Called from one thread, again and again: `turn`."""
 
     def __init__(
         self,
@@ -58,8 +77,10 @@ class Loop:
         me: PeerInfo,
         executor: Executor,
         store: BlockStore,
+        copier: Copier | None,
         transfer: Transfer,
         clock: Clock,
+        wake: Wake,
         outlet: Outlet,
         counters: Counters,
         eos_ids: frozenset[int],
@@ -68,7 +89,12 @@ class Loop:
     ) -> None:
         self._node = me.node
         self._executor = executor
+        self._iteration = IterationThread(executor, clock, wake)
+        self._computing: frozenset[str] = frozenset()
+        """Requests that the iteration under way works on."""
+        self._after_iteration: list[Callable[[], object]] = []
         self._store = store
+        self._copier = copier
         self._transfer = transfer
         self._clock = clock
         self._outlet = outlet
@@ -79,16 +105,14 @@ class Loop:
         self._decode_text = decode_text
         self._limits = limits
         self.run_s = 0.0
-        """Wall seconds spent in the executor so far."""
+        """Wall seconds of iterations so far."""
         self._roster = Roster()
         self._blocked: tuple[str, int] | None = None
         """Request at the head of the queue that did not fit, and the free blocks then."""
         self._handed_over: OrderedDict[str, str] = OrderedDict()
         self.outbound = Outbound(
             me=me,
-            layout=executor.layout,
-            memory=store.memory,
-            l1=store.l1,
+            store=store,
             transfer=transfer,
             outlet=outlet,
             clock=clock,
@@ -112,6 +136,20 @@ class Loop:
             revoke=self._revoke,
             limits=limits.arrival,
         )
+        self.lender = Lender(me.boot_id, store.pool, outlet, clock, counters)
+        self.fetcher: Fetcher | None = None
+        if store.pool is not None and copier is not None:
+            self.fetcher = Fetcher(
+                boot_id=me.boot_id,
+                store=store,
+                pool=store.pool,
+                copier=copier,
+                transfer=transfer,
+                outlet=outlet,
+                clock=clock,
+                counters=counters,
+                limits=limits.fetch,
+            )
 
     # ------------------------------------------------------------ requests in and out
 
@@ -123,11 +161,17 @@ class Loop:
             waiting=len(self._roster.waiting),
         )
         start = seeded(start, int.from_bytes(os.urandom(7), "little"))
-        self._roster.enter(self._new_sequence(start), Stage.WAITING)
+        seq = self._new_sequence(start)
+        self._roster.enter(seq, Stage.WAITING)
+        if self.fetcher is not None:
+            self.fetcher.arrived(seq)
 
     def cancel(self, request_id: str) -> bool:
         """End a request wherever it stands. False if it is not here."""
         seq = self._roster.get(request_id)
+        if seq is not None and request_id in self._computing:
+            self._after_iteration.append(lambda: self.cancel(request_id))
+            return True
         if seq is not None:
             self.counters[f"cancelled_in_{seq.stage.value}"] += 1
             self._finish(seq, FinishReason.CANCELLED)
@@ -144,7 +188,7 @@ class Loop:
     def recall(self, request_id: str) -> None:
         """Give back a request that has not begun, without a word to its client."""
         seq = self._roster.get(request_id)
-        if seq is not None and seq.stage is Stage.WAITING and not seq.output:
+        if seq is not None and not seq.begun and not seq.output:
             self._forget(seq)
             self._outlet.fact(Recalled(request_id))
         else:
@@ -156,50 +200,108 @@ class Loop:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody counts on this node: no request, and no room promised to one."""
-        return not len(self._roster) and not self.inbound.count
+        """Whether nobody counts on this node: no request, no room promised to one, and nothing
+        of a request on its way to L2."""
+        fetches = self.fetcher.count if self.fetcher is not None else 0
+        copies = self._copier.blocks_under_way if self._copier is not None else 0
+        return not (len(self._roster) or self.inbound.count or fetches or copies)
 
     def peer_lost(self, node: str, boot_id: str) -> None:
         self._transfer.disconnect(node, boot_id)
         self.outbound.peer_lost(node, boot_id)
         self.inbound.peer_lost(node, boot_id)
+        self.lender.peer_lost(node, boot_id)
+        if self.fetcher is not None:
+            self.fetcher.peer_lost(node, boot_id)
+
+    def fetch_ahead(self, message: FetchAhead) -> None:
+        """Fetch KV for a branch that is about to wake."""
+        if self.fetcher is not None:
+            self.fetcher.fetch_ahead(message)
+            return
+        missed = sum(piece.end - piece.start for piece in message.pieces)
+        self._outlet.fact(FetchAheadEnded(message.ticket, (), 0.0, missed, "no_room"))
+
+    def gauges(self) -> dict[str, float]:
+        """Present sizes and sums that are not whole numbers, for heartbeats."""
+        found = self._store.gauges() | {"loans": self.lender.count}
+        if self.fetcher is not None:
+            found |= {
+                "fetch_bytes_in_flight": self.fetcher.flights.bytes_in_flight,
+                "fetch_s_total": self.fetcher.fetch_s,
+                "fetch_exposed_s_total": self.fetcher.exposed_s,
+            }
+        return found
+
+    def close(self) -> None:
+        self._iteration.close()
 
     def check_integrity(self) -> list[str]:
         """Violations in L1, L2 and in the agreement of requests with their slots."""
-        return self._store.check_integrity() + self._roster.check_integrity()
+        fetches = self.fetcher.check_integrity() if self.fetcher is not None else []
+        return self._store.check_integrity() + self._roster.check_integrity() + fetches
 
     # ------------------------------------------------------------ one turn
 
-    def turn(self) -> bool:
-        """Take in what arrived, run one iteration. False if there was nothing to compute."""
+    def turn(self) -> None:
+        """Take in what arrived and what was computed; start an iteration if none runs."""
         now_s = self._clock.now_s()
-        self.outbound.on_outcomes(self._transfer.poll())
-        self.outbound.tick(now_s)
-        self.inbound.tick(now_s)
+        self._take_copies(now_s)
+        finished = self._iteration.take()
+        if finished is not None:
+            self._end_iteration(finished)
         self._expire(now_s)
         self._admit()
+        if not self._iteration.under_way:
+            self._start_iteration()
+        self._store.announce_evictions()
+
+    def _take_copies(self, now_s: float) -> None:
+        if self._copier is not None:
+            self._copier.poll()
+        outcomes = self._transfer.poll()
+        self.outbound.on_outcomes(outcomes)
+        self.outbound.tick(now_s)
+        self.inbound.tick(now_s)
+        self.lender.tick(now_s)
+        if self.fetcher is not None:
+            self.fetcher.on_outcomes(outcomes)
+            self.fetcher.tick(now_s)
+
+    def _start_iteration(self) -> None:
         self._grow_decodes()
         chunk_tokens = self._limits.chunk_tokens
-        prefills = schedule.choose_prefills(self._roster.prefilling, self._store, chunk_tokens)
+        prefills = schedule.choose_prefills(
+            self._roster.prefilling, self._store, chunk_tokens, self._may_run
+        )
         for seq in prefills:
             if not seq.begun:
                 self._begin(seq)
         batch = schedule.build_batch(prefills, self._roster.decoding, chunk_tokens)
-        if batch is None:
-            self._store.announce_evictions()
-            return False
-        started_s, started_cpu_s = self._clock.now_s(), self._clock.thread_cpu_s()
-        sampled = self._executor.run(batch)
-        self.run_s += self._clock.now_s() - started_s
-        self._sample(batch, self._clock.thread_cpu_s() - started_cpu_s)
-        self._apply(batch, sampled)
-        self._store.announce_evictions()
-        return True
+        if batch is not None:
+            ids = [*(c.request_id for c in batch.chunks), *(r.request_id for r in batch.rows)]
+            self._computing = frozenset(ids)
+            self._iteration.start(batch)
+
+    def _end_iteration(self, finished: Finished) -> None:
+        self.run_s += finished.run_s
+        self._computing = frozenset()
+        assert finished.sampled is not None, "an iteration without result has raised"
+        self._sample(finished.batch, finished.busy_s)
+        self._apply(finished.batch, finished.sampled)
+        postponed, self._after_iteration = self._after_iteration, []
+        for call in postponed:
+            call()
+
+    def _may_run(self, seq: Sequence) -> None:
+        """A request's turn has come."""
+        if self.fetcher is not None:
+            self.fetcher.could_run(seq, self._clock.now_s())
 
     @property
     def awaits_transfer(self) -> bool:
         """Whether a copy is under way, which must be polled."""
-        return self.outbound.busy
+        return self.outbound.busy or (self.fetcher is not None and self.fetcher.busy)
 
     def _expire(self, now_s: float) -> None:
         for seq in [s for s in self._roster.waiting if now_s > s.deadline_s and not s.output]:
@@ -212,12 +314,13 @@ class Loop:
             seq = roster.waiting[0]
             if self._blocked == (seq.request_id, self._store.l1.available_blocks):
                 return  # nothing was freed since it last did not fit
-            cached = self._store.take_prefix(seq, headroom_blocks=len(roster.decoding))
-            if cached is None:
+            if not self._store.take_prefix(seq, headroom_blocks=len(roster.decoding)):
                 self._blocked = (seq.request_id, self._store.l1.available_blocks)
                 return
             self._blocked = None
             roster.move(seq, Stage.PREFILL)
+            if self.fetcher is not None:
+                self.fetcher.admitted(seq)
 
     def _begin(self, seq: Sequence) -> None:
         """A prompt's first chunk is about to run: say so, and reserve room at the decode node
@@ -241,6 +344,7 @@ class Loop:
                 youngest = max(decoding, key=lambda s: s.arrived_s)
                 self.counters["preempted"] += 1
                 self._store.release(youngest)
+                self._store.await_slots(youngest)
                 youngest.forget_kv()
                 self._roster.move(youngest, Stage.WAITING, first=True)
 
@@ -309,7 +413,10 @@ class Loop:
     def _forget(self, seq: Sequence) -> None:
         """The request is not this node's any more; its finished blocks stay cached."""
         self._roster.remove(seq)
+        if self.fetcher is not None:
+            self.fetcher.cancel(seq)
         self._store.release(seq)
+        self._store.settle(seq)
 
     # ------------------------------------------------------------ hand-over
 
@@ -381,6 +488,9 @@ class Loop:
 
     def _revoke(self, request_id: str, owner: str) -> None:
         """The source gave up on a hand-over that did succeed, and decodes itself."""
+        if request_id in self._computing:
+            self._after_iteration.append(lambda: self._revoke(request_id, owner))
+            return
         seq = self._roster.get(request_id)
         if seq is not None and seq.owner == owner:
             self.counters["handovers_revoked"] += 1

@@ -15,12 +15,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import torch
 import zmq
 from tokenizers import Tokenizer
 
 from evctl.core.errors import EvctlError, RefusedError
 from evctl.core.kv import KvLayout
+from evctl.policy.eviction import make_order
 from evctl.wire.channel import CONTROL_LIMITS
 from evctl.wire.keys import KeyRing, from_z85, load_keypair
 from evctl.wire.messages import Hello, PeerInfo
@@ -36,9 +38,12 @@ from evengine.models.tokenizer import load_tokenizer
 from evengine.models.weights import load_weights
 from evengine.outlet import Counters
 from evengine.peers import ANNOUNCED_WITHIN_S, PeerSet
+from evengine.pool.copier import Copier
+from evengine.pool.headers import slot_stride
 from evengine.pool.l1 import L1Cache
-from evengine.pool.l2 import LocalHostPool
+from evengine.pool.l2 import HostPool
 from evengine.pool.memory import KvMemory, sweep_stale
+from evengine.pool.ranked import open_pages
 from evengine.ports import Executor, Transfer
 from evengine.ranks.processes import RankProcesses
 from evengine.runner.executor import TorchExecutor, kv_layout
@@ -47,6 +52,7 @@ from evengine.runner.selfcheck import SelfCheck, self_check
 from evengine.runner.share import share_of
 from evengine.transfer import open_transfer
 from evengine.uplink import Uplink
+from evengine.wake import Wake
 
 WrapTransfer = Callable[[Transfer, KvMemory], Transfer]
 
@@ -158,23 +164,38 @@ def _assemble(
     block_bytes = loaded.layout.block_bytes
     counters: Counters = Counter()
     clock = SystemClock()
+    wake = Wake()
+    resources.callback(wake.close)
+    pool_bytes = config.l2_blocks * slot_stride(block_bytes)
     memory = KvMemory(
         config.node,
         boot_id,
         config.l1_blocks,
         block_bytes,
+        pool_bytes=pool_bytes,
         ranks=config.ranks,
         replicated=loaded.config.attention == "latent",
     )
     resources.callback(memory.close)
     executor, numerics = _open_executor(config, loaded, memory, ranks)
-    l2 = LocalHostPool(boot_id, config.l2_blocks, block_bytes) if config.l2_blocks else None
-    if l2 is not None:
-        resources.callback(l2.close)
+    pages = open_pages(loaded.layout, memory)
+    pool = copier = None
+    if config.l2_blocks:
+        pool = HostPool(
+            boot_id,
+            memory.pool(),
+            config.l2_blocks,
+            block_bytes,
+            offset=memory.pool_offset,
+            order=make_order(config.eviction, config.l2_blocks),
+        )
+        copier = Copier(pages, pool, wake)
+        resources.callback(copier.close)
     opened = open_transfer(
         config.transfer, memory, config.node, boot_id, host=config.advertise_host
     )
     resources.callback(opened.close)
+    opened.when_ended(wake.set)
     transfer = wrap_transfer(opened, memory)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     allowed = KeyRing()
@@ -197,7 +218,9 @@ def _assemble(
         boot_id=boot_id,
         endpoint=f"tcp://{config.advertise_host}:{listener.port}",
         public_key=keypair.public,
-        transfer=transfer.address,
+        transfer=msgspec.structs.replace(
+            transfer.address, pool_offset=memory.pool_offset, pool_blocks=config.l2_blocks
+        ),
     )
     peers = PeerSet(
         me=me, context=context, keypair=keypair, allowed=allowed, transfer=transfer, clock=clock
@@ -205,25 +228,30 @@ def _assemble(
     resources.callback(peers.close)
     uplink = Uplink(control, peers, me, counters)
     store = BlockStore(
-        loaded.layout,
-        memory,
+        pages,
         L1Cache(config.l1_blocks, reuse=config.prefix_cache),
-        l2,
+        pool,
+        copier,
         uplink,
+        clock,
         counters,
+        config.limits.keep,
     )
     loop = Loop(
         me=me,
         executor=executor,
         store=store,
+        copier=copier,
         transfer=transfer,
         clock=clock,
+        wake=wake,
         outlet=uplink,
         counters=counters,
         eos_ids=frozenset(loaded.config.eos_ids),
         decode_text=lambda ids: loaded.tokenizer.decode(ids, skip_special_tokens=False),
         limits=config.limits,
     )
+    resources.callback(loop.close)
     return Agent(
         hello=_hello(config, loaded, numerics, me),
         control=control,
@@ -233,6 +261,7 @@ def _assemble(
         loop=loop,
         store=store,
         clock=clock,
+        wake=wake,
         counters=counters,
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 
 from evctl.core.events import TransferDone, TransferFailed
-from evctl.core.kv import BlockHeader, KvLayout
+from evctl.core.kv import BlockHeader
 from evctl.wire.messages import (
     AnyMessage,
     BlocksLanded,
@@ -23,13 +23,11 @@ from evctl.wire.messages import (
     ReleaseKv,
     ReserveKv,
 )
+from evengine.blockstore import BlockStore
 from evengine.outlet import Counters, Outlet
-from evengine.pool.l1 import L1Cache
-from evengine.pool.memory import KvMemory
-from evengine.ports import Clock, Outcome, Piece, Transfer, TransferState
+from evengine.ports import Clock, Outcome, Transfer, TransferState
 from evengine.push import Flight, Push, PushLimits, PushState, runs_of
 from evengine.request import Sequence
-from evengine.transfer.protocol import block_checksum
 
 
 class Outbound:
@@ -39,9 +37,7 @@ class Outbound:
         self,
         *,
         me: PeerInfo,
-        layout: KvLayout,
-        memory: KvMemory,
-        l1: L1Cache,
+        store: BlockStore,
         transfer: Transfer,
         outlet: Outlet,
         clock: Clock,
@@ -51,9 +47,9 @@ class Outbound:
         limits: PushLimits,
     ) -> None:
         self._me = me
-        self._layout = layout
-        self._memory = memory
-        self._l1 = l1
+        self._layout = store.layout
+        self._pages = store.pages
+        self._l1 = store.l1
         self._transfer = transfer
         self._outlet = outlet
         self._clock = clock
@@ -233,14 +229,15 @@ class Outbound:
         return sorted(block for block in push.unsent if block < complete)
 
     def _send(self, push: Push, blocks: list[int]) -> None:
-        layout = self._layout
         pieces = [
-            Piece(
-                local_offset=push.seq.slots[block] * layout.block_bytes,
-                remote_offset=push.slots[block - push.held] * layout.block_bytes,
-                length_bytes=self._valid_tokens(push, block) * layout.token_bytes,
-            )
+            piece
             for block in blocks
+            for piece in self._pages.pieces(
+                push.seq.slots[block],
+                push.slots[block - push.held],
+                self._valid_tokens(push, block),
+                push.peer.transfer.l1_blocks,
+            )
         ]
         peer = push.peer
         ticket = self._transfer.write(peer.node, peer.boot_id, pieces, self._limits.transfer_s)
@@ -292,13 +289,12 @@ class Outbound:
         slot = push.seq.slots[block]
         full = block < push.seq.prompt_tokens // self._layout.block_tokens
         valid = self._valid_tokens(push, block)
-        data = self._memory.block(slot)[: valid * self._layout.token_bytes]
         return BlockHeader(
             boot_id=self._me.boot_id,
             key=push.seq.keys[block] if full else b"",
             generation=push.generations[block - push.held],
             valid_tokens=valid,
-            checksum=self._l1.checksum(slot) if full else block_checksum(data),
+            checksum=self._l1.checksum(slot) if full else self._pages.checksum(slot, valid),
         )
 
     def _valid_tokens(self, push: Push, block: int) -> int:

@@ -11,7 +11,7 @@ submitted and polled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -20,6 +20,7 @@ import msgspec
 from evctl.core.blocks import BlockKey
 from evctl.core.kv import KvLayout
 from evctl.core.sampling import SamplingParams, TokenLogprob
+from evctl.policy.eviction import RefClass
 from evctl.wire.messages import TransferAddress
 
 Slot = int
@@ -150,34 +151,30 @@ class PrefixCache(Protocol):
 
 
 class HostPool(Protocol):
-    """L2: whole, keyed blocks in host memory, each with a header that is checked on read."""
+    """L2: whole, keyed blocks in registered host memory, each behind a header that is checked
+    whenever its bytes are used. A slot is free, being filled, held (findable, pinned while it is
+    read), or resting after a read that may still write to it."""
 
     total_blocks: int
-    used_blocks: int
+    block_bytes: int
+
+    @property
+    def used_blocks(self) -> int: ...
 
     def contains(self, keys: Sequence[BlockKey]) -> int:
         """How many leading `keys` are held."""
         ...
 
-    def held_keys(self) -> Iterable[BlockKey]:
-        """All keys held, in no particular order."""
+    def take(self, count: int, now_s: float, at_most: RefClass) -> list[Slot] | None:
+        """Slots to fill, blocks up to class `at_most` evicted for them; None and no change if
+        there is no such room."""
         ...
 
-    def put(self, key: BlockKey, data: memoryview, checksum: int) -> list[BlockKey] | None:
-        """Store a block; returns the keys evicted for it, or None if everything is pinned."""
-        ...
-
-    def read(self, key: BlockKey, into: memoryview) -> int:
-        """Copy a block out and verify it; returns its checksum.
-
-        Raises KeyError if it is not held, IntegrityError (and drops the block) if its bytes
-        are not what the header says.
-        """
+    def hold(self, slot: Slot, key: BlockKey, parent: BlockKey, depth: int, checksum: int) -> bool:
+        """A filled slot is findable from now on; False if its block is held already."""
         ...
 
     def check_integrity(self) -> list[str]: ...
-
-    def close(self) -> None: ...
 
 
 # ---------------------------------------------------------------- Transfer
@@ -235,6 +232,10 @@ class Transfer(Protocol):
 
     def read(self, node: str, boot_id: str, pieces: Sequence[Piece], deadline_s: float) -> int:
         """Start copying remote -> local; as write."""
+        ...
+
+    def when_ended(self, call: Callable[[], None]) -> None:
+        """Have `call` called, on any thread, whenever there may be something to poll."""
         ...
 
     def poll(self) -> list[Outcome]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,6 +12,9 @@ from evctl.core.blocks import BlockKey, extend_keys
 from evctl.core.sampling import FinishReason, TokenLogprob
 from evctl.wire.messages import StartRequest
 from evengine.ports import Slot
+
+if TYPE_CHECKING:
+    from evengine.fetch.intake import Intake
 
 
 class Stage(Enum):
@@ -70,6 +74,13 @@ class Sequence:
         self.decode_node = start.decode_node
         self.begun = False
         """Whether its first chunk has run (again, after a preemption)."""
+        self.intake: Intake | None = None
+        """KV that is on its way into its slots; it does not run before that is over."""
+        self.looked_up = False
+        self.slots_in_use = 0
+        """Blocks that are being copied out of its slots or into them."""
+        self.leaving: list[Slot] = []
+        """Slots that it gave back while they were in use."""
         self.owner = ""
         """Life and attempt of the node that handed the request over, if one did."""
         self._kv_secret = kv_secret

@@ -91,7 +91,7 @@ class Roster:
 
 def load_of(roster: Roster, store: BlockStore, arrivals: int) -> Load:
     """What a node is busy with. Preempted requests count as decodes that wait."""
-    l1, l2 = store.l1, store.l2
+    l1, l2 = store.l1, store.pool
     preempted = sum(bool(seq.output) for seq in roster.waiting)
     return Load(
         waiting_prefill=len(roster.waiting) - preempted,

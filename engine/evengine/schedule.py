@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 from evctl.core.blocks import BlockKey, block_keys
@@ -90,16 +91,23 @@ def _refuse(start: StartRequest, code: str, why: str, next_step: str) -> None:
 
 
 def choose_prefills(
-    prefilling: Seq[Sequence], store: BlockStore, chunk_tokens: int
+    prefilling: Seq[Sequence],
+    store: BlockStore,
+    chunk_tokens: int,
+    may_run: Callable[[Sequence], None],
 ) -> list[Sequence]:
     """Who computes in this iteration, first come first served. One whose next block another
-    computes at this moment waits for it: forks that arrive together share their prefix."""
+    computes at this moment waits for it: forks that arrive together share their prefix. One
+    whose KV is still to come is left out. may_run(seq) hears of each whose turn has come."""
     left = chunk_tokens
     computing: set[BlockKey] = set()
     chosen = []
     for seq in prefilling:
         if left <= 0:
             break
+        may_run(seq)
+        if seq.intake is not None:
+            continue
         store.extend_prefix(seq)
         if set(seq.usable_keys()[seq.published : seq.published + 1]) & computing:
             continue

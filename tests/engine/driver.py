@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import zmq
 
 from evctl.core.blocks import KvNamespace, block_keys, root_key
 from evctl.core.events import EngineFact
+from evctl.core.kv import FetchPiece
 from evctl.core.sampling import SamplingParams, TokenLogprob
 from evctl.wire.keys import KeyPair, KeyRing, generate_keypair, save_keypair, to_z85
 from evctl.wire.messages import (
@@ -38,6 +40,7 @@ from evctl.wire.messages import (
 from evctl.wire.sockets import Listener
 from evengine.config import EngineConfig
 
+F = TypeVar("F")
 CLUSTER = "test"
 START_TIMEOUT_S = 90.0
 
@@ -239,6 +242,7 @@ class Driver:
         decode: str | None = None,
         request_id: str | None = None,
         tenant: str = "t",
+        fetch: Sequence[FetchPiece] = (),
         **sampling: object,
     ) -> str:
         hello = self.nodes[prefill].hello
@@ -262,6 +266,7 @@ class Driver:
                 sampling=params,
                 prefill_node=prefill,
                 decode_node=decode or prefill,
+                fetch=tuple(fetch),
             ),
         )
         return request_id
@@ -282,6 +287,19 @@ class Driver:
             assert result.finish in ("length", "stop"), (result.finish, result.error)
             assert not result.gaps
         return [result.tokens for result in results]
+
+    def facts_of(self, request_id: str, kind: type[F], timeout_s: float = 10.0) -> list[F]:
+        """The facts of one kind about a request, once there is one."""
+
+        def found() -> list[F]:
+            return [
+                fact
+                for _, fact in self.facts
+                if isinstance(fact, kind) and getattr(fact, "request_id", "") == request_id
+            ]
+
+        self.until(lambda: bool(found()), timeout_s, f"{kind.__name__} of {request_id}")
+        return found()
 
     # ------------------------------------------------------------ questions
 

@@ -28,7 +28,7 @@ def damage_received(fault: str) -> None:
     def publish_received(
         self: BlockStore, seq: Sequence, held: int, checksums: dict[int, int]
     ) -> None:
-        blocks = [self.memory.block(slot) for slot in seq.slots]
+        blocks = [self.pages.memory.block(slot) for slot in seq.slots]
         if fault == "flip-received":
             blocks[len(blocks) // 2][100] ^= 0x40
         elif len(blocks) > 2:

@@ -81,6 +81,7 @@ class L1Cache:
         self._by_slot: dict[Slot, CachedBlock] = {}
         self._order = order or make_order("paper", total_blocks)
         self._evictable = 0
+        self._classes = [0] * len(RefClass)
         self._turn = 0
         """Rises with each change of class: the epoch of the order."""
         self.evicted_by_class = [0] * len(RefClass)
@@ -112,6 +113,13 @@ class L1Cache:
     def blocks(self) -> list[CachedBlock]:
         """All cached blocks, in no particular order."""
         return list(self._by_key.values())
+
+    def find(self, key: BlockKey) -> CachedBlock | None:
+        return self._by_key.get(key)
+
+    def classes(self) -> list[int]:
+        """Cached blocks by class."""
+        return list(self._classes)
 
     def peek(self, keys: Sequence[BlockKey]) -> int:
         for count, key in enumerate(keys):
@@ -166,6 +174,7 @@ class L1Cache:
         block = CachedBlock(key, parent, slot, checksum, depth)
         self._by_key[key] = block
         self._by_slot[slot] = block
+        self._classes[block.ref_class] += 1
         self._state[slot] = SlotState.CACHED
         self._order.insert(key, depth)
         self._order.pin(key)
@@ -283,6 +292,11 @@ class L1Cache:
         for key, block in self._by_key.items():
             if block.children != children.get(key, 0):
                 problems.append(f"block {key.hex()} counts {block.children} children wrongly")
+        classes = [0] * len(RefClass)
+        for block in self._by_key.values():
+            classes[block.ref_class] += 1
+        if classes != self._classes:
+            problems.append(f"{self._classes} blocks are counted by class, not {classes}")
         if sum(not block.pins for block in self._by_key.values()) != self._evictable:
             problems.append(f"{self._evictable} blocks are counted as evictable wrongly")
         if self._order.total_blocks != len(self._by_key):
@@ -306,6 +320,8 @@ class L1Cache:
             block.ref_class = max(block.told, below)
             if block.ref_class is before:
                 return
+            self._classes[before] -= 1
+            self._classes[block.ref_class] += 1
             self._turn += 1
             self._order.classify(self._turn, (block.key,), block.ref_class)
             above = self._by_key.get(block.parent)
@@ -319,6 +335,7 @@ class L1Cache:
         assert not block.children, "an ancestor is evicted before its descendant"
         del self._by_key[block.key], self._by_slot[block.slot]
         self._evictable -= 1
+        self._classes[block.ref_class] -= 1
         self.evicted_by_class[block.ref_class] += 1
         above = self._by_key.get(block.parent)
         if above is not None:

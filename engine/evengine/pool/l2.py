@@ -1,240 +1,342 @@
-"""L2: whole, keyed KV blocks in this node's private memory, verified on every read.
+"""L2: which block lies in which slot of this node's host memory, and what goes first.
 
-Each slot is a header followed by the block's bytes. The index says where a key should lie; the
-header says what does lie there. They must agree, and the checksum must hold, or the block is
-dropped: a lost block is recomputed, a wrong one would be wrong tokens.
+The index and the slots' states change on the engine's thread only; bytes are moved by the copier
+and by peers' reads. A block is findable once its bytes and header are in place, and stays in
+place while anybody has it pinned. Equal keys have equal bytes, so a block is kept once.
 """
 
 from __future__ import annotations
 
-import mmap
-import struct
-from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
+from enum import IntEnum
 
-from evctl.core.blocks import KEY_BYTES, BlockKey
-from evctl.core.errors import IntegrityError
-from evengine.pool.memory import HEADROOM_BYTES, available_bytes, refuse_beyond
-from evengine.transfer.protocol import block_checksum
+from evctl.core.blocks import BlockKey
+from evctl.policy.eviction import EvictionOrder, RefClass, make_order
+from evengine.pool.headers import (
+    EMPTY,
+    HEADER_BYTES,
+    Header,
+    boot_digest,
+    bytes_fault,
+    header_fault,
+    read_header,
+    slot_stride,
+)
+from evengine.ports import Slot
 
-HEADER = struct.Struct("<16s16sQQQ")
-"""Digest of the boot id, key, generation of the slot, length in bytes, checksum."""
-HEADER_BYTES = 64
-ALIGNMENT_BYTES = 64
+
+class SlotState(IntEnum):
+    FREE = 0
+    FILLING = 1
+    """Somebody writes to it: the copier, or a read from a peer."""
+    HELD = 2
+    RESTING = 3
+    """A read that failed may still write to it."""
 
 
-class LocalHostPool:
-    """HostPool over one anonymous mapping; one thread calls it.
+class HeldBlock:
+    """One findable block. told: its class by the control plane, as of `epoch`. parent: the key
+    before it, or the root key. pins: reads under way, of ours and of peers."""
 
-    Eviction takes the least recently put or read block that is not pinned. `dropped_corrupt`
-    and `evicted` count blocks since the start.
-    """
+    __slots__ = ("checksum", "depth", "epoch", "key", "parent", "pins", "slot", "told")
 
-    def __init__(self, boot_id: str, total_blocks: int, block_bytes: int) -> None:
-        """Raises RefusedError EV-4110 where the memory does not hold it. It is taken from the
-        system as it is filled, so two pools may pass this check and not fit together."""
-        if total_blocks < 1 or block_bytes < 1:
-            raise ValueError(f"{total_blocks} blocks of {block_bytes} bytes are no pool")
+    def __init__(
+        self, key: BlockKey, parent: BlockKey, depth: int, slot: Slot, checksum: int
+    ) -> None:
+        self.key = key
+        self.parent = parent
+        self.depth = depth
+        self.slot = slot
+        self.checksum = checksum
+        self.pins = 0
+        self.told = RefClass.LIVE
+        self.epoch = 0
+
+
+class HostPool:
+    """ports.HostPool over a part of the node's registered memory."""
+
+    def __init__(
+        self,
+        boot_id: str,
+        view: memoryview,
+        total_blocks: int,
+        block_bytes: int,
+        *,
+        offset: int = 0,
+        order: EvictionOrder | None = None,
+    ) -> None:
+        """view: at least total_blocks strides. offset: where it begins in the node's memory.
+        order: one of policy.eviction; the paper's where none is given."""
+        self.stride = slot_stride(block_bytes)
+        if total_blocks < 1 or view.nbytes < total_blocks * self.stride:
+            raise ValueError(f"{total_blocks} blocks do not fit into {view.nbytes} bytes")
         self.total_blocks = total_blocks
-        self.used_blocks = 0
         self.block_bytes = block_bytes
+        self.offset = offset
+        self.view = view
+        self.boot = boot_digest(boot_id)
+        self.order = order or make_order("paper", total_blocks)
+        self.evicted_by_class = [0] * len(RefClass)
         self.dropped_corrupt = 0
-        self.evicted = 0
-        self._stride = HEADER_BYTES + -(-block_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        size_bytes = self._stride * total_blocks
-        usable_bytes = available_bytes() - HEADROOM_BYTES
-        refuse_beyond(
-            "cannot create the L2 pool",
-            size_bytes,
-            usable_bytes,
-            "MemAvailable less 256 MiB",
-            "EV-4110",
-        )
-        self._memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._view = memoryview(self._memory)
-        self._boot = blake2b(boot_id.encode(), digest_size=16).digest()
-        self._generations = [0] * total_blocks
+        self.pins = 0
+        self._state = [SlotState.FREE] * total_blocks
+        self._generation = [0] * total_blocks
         self._free = list(range(total_blocks - 1, -1, -1))
-        self._unpinned: OrderedDict[BlockKey, int] = OrderedDict()
-        self._pinned: dict[BlockKey, int] = {}
-        self._pins: Counter[BlockKey] = Counter()
+        """A stack: what was freed deepest first is handed out ancestors first, side by side."""
+        self._by_key: dict[BlockKey, HeldBlock] = {}
+        self._evictable = [0] * len(RefClass)
+        self._classes = [0] * len(RefClass)
+        self._resting = 0
+        self._turn = 0
+        self._evicted: list[BlockKey] = []
 
-    # ------------------------------------------------------------ HostPool
+    # ------------------------------------------------------------ what is where
+
+    @property
+    def used_blocks(self) -> int:
+        """Slots that are not free."""
+        return self.total_blocks - len(self._free)
+
+    @property
+    def held_blocks(self) -> int:
+        return len(self._by_key)
+
+    @property
+    def resting_blocks(self) -> int:
+        return self._resting
 
     def contains(self, keys: Sequence[BlockKey]) -> int:
         """How many leading `keys` are held; changes no recency."""
         for count, key in enumerate(keys):
-            if self._slot(key) is None:
+            if key not in self._by_key:
                 return count
         return len(keys)
 
-    def put(self, key: BlockKey, data: memoryview, checksum: int) -> list[BlockKey] | None:
-        """Store a block; returns the keys evicted for it, or None if everything is pinned.
+    def find(self, key: BlockKey) -> HeldBlock | None:
+        return self._by_key.get(key)
 
-        checksum: block_checksum of `data`, checked when it is read. A key that is held is only
-        touched: equal keys have equal bytes. Raises ValueError for a key or data of no block.
-        """
-        if len(key) != KEY_BYTES or not 0 < data.nbytes <= self.block_bytes:
-            raise ValueError(f"key of {len(key)} and block of {data.nbytes} bytes")
-        if self._slot(key) is not None:
-            self._touch(key)
-            return []
-        evicted: list[BlockKey] = []
-        if not self._free:
-            if not self._unpinned:
-                return None
-            oldest = next(iter(self._unpinned))
-            self._remove(oldest)
-            self.evicted += 1
-            evicted.append(oldest)
-        slot = self._free.pop()
-        self._store(slot, key, data, checksum)
-        self.used_blocks += 1
-        (self._pinned if self._pins[key] else self._unpinned)[key] = slot
+    def blocks(self) -> list[HeldBlock]:
+        """All held blocks, in no particular order."""
+        return list(self._by_key.values())
+
+    def classes(self) -> list[int]:
+        """Held blocks by class."""
+        return list(self._classes)
+
+    def slot_offset(self, slot: Slot) -> int:
+        """Where a slot begins in the node's memory."""
+        return self.offset + slot * self.stride
+
+    def data(self, slot: Slot) -> memoryview:
+        """The bytes of the block in a slot."""
+        start = slot * self.stride + HEADER_BYTES
+        return self.view[start : start + self.block_bytes]
+
+    def header(self, slot: Slot, key: BlockKey, checksum: int = 0) -> Header:
+        """What a slot's header must say in its present use."""
+        return Header(self.boot, key, self._generation[slot], self.block_bytes, checksum)
+
+    def generation(self, slot: Slot) -> int:
+        """How often the slot was handed out."""
+        return self._generation[slot]
+
+    # ------------------------------------------------------------ filling
+
+    def room(self, at_most: RefClass = RefClass.LIVE) -> int:
+        """Slots that can be had if only blocks up to that class may go for them."""
+        return len(self._free) + sum(self._evictable[: at_most + 1])
+
+    def take(
+        self, count: int, now_s: float, at_most: RefClass = RefClass.LIVE
+    ) -> list[Slot] | None:
+        """`count` slots to be filled, blocks evicted for them if need be; None, and no change,
+        if there is no such room."""
+        if count > self.room(at_most) or (at_most < RefClass.LIVE and not self.order.by_class):
+            return None
+        if count > len(self._free):
+            for key in self.order.victims(count - len(self._free), now_s):
+                self._evict(self._by_key[key])  # type: ignore[index]
+        slots = [self._free.pop() for _ in range(count)]
+        for slot in slots:
+            self._state[slot] = SlotState.FILLING
+            self._generation[slot] += 1
+        return slots
+
+    def hold(self, slot: Slot, key: BlockKey, parent: BlockKey, depth: int, checksum: int) -> bool:
+        """A filled slot is findable from now on. False if the key is held already: then the slot
+        is free again."""
+        self._require(slot, SlotState.FILLING)
+        if key in self._by_key:
+            self.give_back([slot])
+            return False
+        block = HeldBlock(key, parent, depth, slot, checksum)
+        self._by_key[key] = block
+        self._state[slot] = SlotState.HELD
+        self.order.insert(key, depth)
+        self._evictable[block.told] += 1
+        self._classes[block.told] += 1
+        return True
+
+    def give_back(self, slots: Iterable[Slot]) -> None:
+        """Slots that were not filled, or wrongly."""
+        for slot in slots:
+            self._require(slot, SlotState.FILLING)
+            self._free_slot(slot)
+
+    def rest(self, slots: Iterable[Slot]) -> None:
+        """Slots that a failed read may still write to: nobody gets them until lift()."""
+        for slot in slots:
+            self._require(slot, SlotState.FILLING)
+            self._state[slot] = SlotState.RESTING
+            self._resting += 1
+
+    def lift(self, slots: Iterable[Slot]) -> None:
+        for slot in slots:
+            self._require(slot, SlotState.RESTING)
+            self._resting -= 1
+            self._free_slot(slot)
+
+    # ------------------------------------------------------------ using
+
+    def pin(self, key: BlockKey) -> HeldBlock | None:
+        """Keep a block where it is until as many unpin(); None if it is not held."""
+        block = self._by_key.get(key)
+        if block is None:
+            return None
+        if not block.pins:
+            self.order.pin(key)
+            self._evictable[block.told] -= 1
+        block.pins += 1
+        self.pins += 1
+        return block
+
+    def unpin(self, block: HeldBlock) -> None:
+        """Take one pin back. ValueError without one."""
+        if block.pins < 1:
+            raise ValueError(f"block {block.key.hex()} has no pin")
+        block.pins -= 1
+        self.pins -= 1
+        if block.pins:
+            return
+        if self._by_key.get(block.key) is block:
+            self.order.unpin(block.key)
+            self._evictable[block.told] += 1
+        else:  # dropped while it was read
+            self._free_slot(block.slot)
+
+    def drop(self, block: HeldBlock) -> None:
+        """Its bytes are not what they should be. A slot that is being read is free after that."""
+        if self._by_key.get(block.key) is not block:
+            return
+        self.order.remove(block.key)
+        del self._by_key[block.key]
+        self._classes[block.told] -= 1
+        self.dropped_corrupt += 1
+        self._evicted.append(block.key)
+        if block.pins:
+            return
+        self._evictable[block.told] -= 1
+        self._free_slot(block.slot)
+
+    def take_evicted(self) -> list[BlockKey]:
+        """Keys that left since the last call."""
+        evicted, self._evicted = self._evicted, []
         return evicted
 
-    def read(self, key: BlockKey, into: memoryview) -> int:
-        """Copy a block out and verify what was copied; returns its checksum.
+    # ------------------------------------------------------------ who needs what
 
-        Raises KeyError if it is not held, ValueError if `into` is too small, and
-        IntegrityError EV-4301 (and drops the block) if its bytes are not what its header
-        says; `into` then holds rubbish.
-        """
-        slot = self._slot(key)
-        if slot is None:
-            raise KeyError(key)
-        fault = self._header_fault(slot, key)
-        if not fault:
-            length_bytes, checksum = self._header(slot)[3:]
-            if into.nbytes < length_bytes:
-                raise ValueError(f"{length_bytes} bytes do not fit into {into.nbytes}")
-            target = into.cast("B")[:length_bytes]
-            target[:] = self._data(slot, length_bytes)
-            found = block_checksum(target)  # of the copy: what is used is what was checked
-            if found == checksum:
-                self._touch(key)
-                return checksum
-            fault = f"checksum {found:016x}, not {checksum:016x}"
-        self._remove(key)
-        self.dropped_corrupt += 1
-        raise IntegrityError(
-            what=f"block {key.hex()} in L2 was dropped",
-            why=fault,
-            next_step="none: it is computed again; if this repeats, test this node's memory",
-            code="EV-4301",
-        )
+    def classify(self, epoch: int, keys: Iterable[BlockKey], ref_class: RefClass) -> int:
+        """The control plane's word; returns to how many blocks it applied. Not to those that are
+        not here, nor where a newer word came before."""
+        applied = 0
+        for key in keys:
+            block = self._by_key.get(key)
+            if block is None or epoch <= block.epoch:
+                continue
+            block.epoch = epoch
+            applied += 1
+            self._set_class(block, ref_class)
+        return applied
+
+    def forget_classes(self) -> None:
+        """Another life of the control plane speaks from now on, and counts epochs from 0."""
+        for block in self._by_key.values():
+            block.epoch = 0
+            self._set_class(block, RefClass.LIVE)
+
+    # ------------------------------------------------------------ invariants
 
     def check_integrity(self, verify_bytes: bool = False) -> list[str]:
         """Violations; verify_bytes also computes every checksum (about 0.1 s per GiB)."""
-        held = {**self._unpinned, **self._pinned}
-        problems = self._accounting(held)
-        for key, slot in held.items():
-            fault = self._header_fault(slot, key)
+        problems = [*self._check_slots(), *self.order.check()]
+        for key, block in self._by_key.items():
+            found = read_header(self.view, block.slot * self.stride)
+            fault = header_fault(found, self.header(block.slot, key))
             if not fault and verify_bytes:
-                length_bytes, checksum = self._header(slot)[3:]
-                if block_checksum(self._data(slot, length_bytes)) != checksum:
-                    fault = "bytes differ from their checksum"
+                fault = bytes_fault(self.data(block.slot), found.checksum)
             if fault:
-                problems.append(f"slot {slot}, block {key.hex()}: {fault}")
+                problems.append(f"L2 slot {block.slot}, block {key.hex()}: {fault}")
         return problems
 
-    def close(self) -> None:
-        """Give the memory back. Idempotent; nothing else may be called afterwards."""
-        self._view.release()
-        self._memory.close()
-
-    # ------------------------------------------------------------ pins
-
-    def pin(self, key: BlockKey) -> bool:
-        """Keep a block from eviction until as many unpin(); False if it is not held."""
-        slot = self._slot(key)
-        if slot is None:
-            return False
-        self._pins[key] += 1
-        self._unpinned.pop(key, None)
-        self._pinned[key] = slot
-        return True
-
-    def unpin(self, key: BlockKey) -> None:
-        """Take one pin back; the last makes the block evictable, as the most recent one.
-
-        A pin outlives a block that is dropped as corrupt. Raises KeyError without a pin.
-        """
-        if not self._pins[key]:
-            del self._pins[key]
-            raise KeyError(key)
-        self._pins[key] -= 1
-        if not self._pins[key]:
-            del self._pins[key]
-            slot = self._pinned.pop(key, None)
-            if slot is not None:
-                self._unpinned[key] = slot
-
-    def held_keys(self) -> Iterable[BlockKey]:
-        """Held keys: evictable ones first, oldest first, then the pinned."""
-        return [*self._unpinned, *self._pinned]
-
-    # ------------------------------------------------------------ slots
-
-    def _slot(self, key: BlockKey) -> int | None:
-        slot = self._unpinned.get(key)
-        return self._pinned.get(key) if slot is None else slot
-
-    def _touch(self, key: BlockKey) -> None:
-        if key in self._unpinned:
-            self._unpinned.move_to_end(key)
-
-    def _remove(self, key: BlockKey) -> None:
-        slot = self._unpinned.pop(key) if key in self._unpinned else self._pinned.pop(key)
-        HEADER.pack_into(self._view, slot * self._stride, b"", b"", 0, 0, 0)
-        self._free.append(slot)
-        self.used_blocks -= 1
-
-    def _store(self, slot: int, key: BlockKey, data: memoryview, checksum: int) -> None:
-        self._generations[slot] += 1
-        self._data(slot, data.nbytes)[:] = data.cast("B")
-        HEADER.pack_into(
-            self._view,
-            slot * self._stride,
-            self._boot,
-            key,
-            self._generations[slot],
-            data.nbytes,
-            checksum,
-        )
-
-    def _header(self, slot: int) -> tuple[bytes, bytes, int, int, int]:
-        boot, key, generation, length_bytes, checksum = HEADER.unpack_from(
-            self._view, slot * self._stride
-        )
-        return boot, key, generation, length_bytes, checksum
-
-    def _data(self, slot: int, length_bytes: int) -> memoryview:
-        start = slot * self._stride + HEADER_BYTES
-        return self._view[start : start + length_bytes]
-
-    def _header_fault(self, slot: int, key: BlockKey) -> str:
-        boot, found, generation, length_bytes, _ = self._header(slot)
-        if boot != self._boot:
-            return "header of another life"
-        if found != key:
-            return f"header of block {found.hex()}"
-        if generation != self._generations[slot]:
-            return f"generation {generation}, not {self._generations[slot]}"
-        if not 0 < length_bytes <= self.block_bytes:
-            return f"length {length_bytes}"
-        return ""
-
-    def _accounting(self, held: dict[BlockKey, int]) -> list[str]:
-        """Each slot is free or holds one block; each pin and count is in its place."""
+    def _check_slots(self) -> list[str]:
         problems = []
-        if sorted([*self._free, *held.values()]) != list(range(self.total_blocks)):
-            problems.append("free list and index do not cover each slot once")
-        if self.used_blocks != len(held) or len(held) != len(self._unpinned) + len(self._pinned):
-            problems.append(f"used_blocks is {self.used_blocks}, but {len(held)} are held")
-        if any(not self._pins[key] for key in list(self._pinned)):
-            problems.append("a block without a pin is kept from eviction")
-        if any(self._pins.get(key, 0) for key in self._unpinned):
-            problems.append("a pinned block can be evicted")
+        holders = {block.slot: block for block in self._by_key.values()}
+        free = set(self._free)
+        if len(holders) != len(self._by_key) or len(free) != len(self._free):
+            problems.append("an L2 slot is listed twice")
+        for slot, state in enumerate(self._state):
+            claims = (slot in free, slot in holders)
+            expected = (state is SlotState.FREE, state is SlotState.HELD)
+            dropped = state is SlotState.HELD and claims == (False, False)  # read to its end
+            if claims != expected and not dropped:
+                problems.append(f"L2 slot {slot} is {state.name} but its lists say otherwise")
+        evictable, classes = [0] * len(RefClass), [0] * len(RefClass)
+        for block in self._by_key.values():
+            evictable[block.told] += not block.pins
+            classes[block.told] += 1
+            if block.pins < 0 or block.key not in self.order:
+                problems.append(f"L2 block {block.key.hex()} has {block.pins} pins or no order")
+        if evictable != self._evictable or classes != self._classes:
+            counted = f"{self._evictable} of {self._classes}"
+            problems.append(
+                f"L2 counts {counted} evictable by class, not {evictable} of {classes}"
+            )
+        if self.order.total_blocks != len(self._by_key):
+            problems.append("the order of eviction holds other blocks than L2 does")
+        if self._resting != sum(state is SlotState.RESTING for state in self._state):
+            problems.append(f"{self._resting} L2 slots are counted as resting wrongly")
         return problems
+
+    # ------------------------------------------------------------ inside
+
+    def _set_class(self, block: HeldBlock, ref_class: RefClass) -> None:
+        if block.told is ref_class:
+            return
+        if not block.pins:
+            self._evictable[block.told] -= 1
+            self._evictable[ref_class] += 1
+        self._classes[block.told] -= 1
+        self._classes[ref_class] += 1
+        block.told = ref_class
+        self._turn += 1
+        self.order.classify(self._turn, (block.key,), ref_class)
+
+    def _evict(self, block: HeldBlock) -> None:
+        """The order has let it go already."""
+        del self._by_key[block.key]
+        self._evictable[block.told] -= 1
+        self._classes[block.told] -= 1
+        self.evicted_by_class[block.told] += 1
+        self._evicted.append(block.key)
+        self._free_slot(block.slot)
+
+    def _free_slot(self, slot: Slot) -> None:
+        start = slot * self.stride
+        self.view[start : start + HEADER_BYTES] = EMPTY  # a peer's late read must not match
+        self._state[slot] = SlotState.FREE
+        self._free.append(slot)
+
+    def _require(self, slot: Slot, state: SlotState) -> None:
+        if self._state[slot] is not state:
+            raise ValueError(f"L2 slot {slot} is {self._state[slot].name}, not {state.name}")

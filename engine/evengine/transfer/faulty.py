@@ -6,7 +6,7 @@ in polls, not in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 import msgspec
@@ -74,6 +74,9 @@ class FaultyTransfer:
 
     def read(self, node: str, boot_id: str, pieces: Sequence[Piece], deadline_s: float) -> int:
         return self._begin(_Call(self._calls, False, node, boot_id, pieces, deadline_s))
+
+    def when_ended(self, call: Callable[[], None]) -> None:
+        self._inner.when_ended(call)
 
     def poll(self) -> list[Outcome]:
         self._polls += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from evctl.wire.messages import TransferAddress
@@ -86,6 +86,10 @@ class QueuedTransfer(ABC, Generic[P]):
     def read(self, node: str, boot_id: str, pieces: Sequence[Piece], deadline_s: float) -> int:
         """deadline_s: seconds from now."""
         return self._request((node, boot_id), pieces, False, deadline_s)
+
+    def when_ended(self, call: Callable[[], None]) -> None:
+        """Have `call` called, on any thread, whenever a ticket ends."""
+        self._book.on_end = call
 
     def poll(self) -> list[Outcome]:
         return self._book.drain()

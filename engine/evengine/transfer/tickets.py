@@ -60,6 +60,8 @@ class TicketBook:
         self._peer_pieces: dict[Life, int] = {}
         self._outcomes: list[Outcome] = []
         self._next = 1
+        self.on_end: Callable[[], None] = lambda: None
+        """Called on any thread when an outcome can be drained; must not block."""
 
     def open(
         self, life: Life, pieces: Sequence[Piece], push: bool, deadline_s: float
@@ -154,3 +156,4 @@ class TicketBook:
         else:
             del self._peer_pieces[ticket.life]
         self._outcomes.append(Outcome(ticket.number, state, reason, settled))
+        self.on_end()

@@ -1,0 +1,161 @@
+"""Moves and checks the bytes of whole batches of blocks, on a thread of its own.
+
+Three jobs: keep (L1 -> L2), restore (L2 -> L1) and accept (a slot that was read from a peer).
+The engine's thread sees to it that nobody else uses the slots meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from evengine.pool.headers import Header, bytes_fault, header_fault, read_header, write_header
+from evengine.pool.l2 import HostPool
+from evengine.pool.pages import Pages
+from evengine.ports import Slot
+from evengine.wake import Wake
+
+CLOSE_WAIT_S = 5.0
+
+
+class Keep(NamedTuple):
+    """A block of L1 into an L2 slot, under that header."""
+
+    l1_slot: Slot
+    l2_slot: Slot
+    header: Header
+
+
+class Restore(NamedTuple):
+    """The block of an L2 slot into L1. header: what it must say, its checksum aside."""
+
+    l2_slot: Slot
+    l1_slot: Slot
+    header: Header
+
+
+class Accept(NamedTuple):
+    """What a read put into an L2 slot. theirs: the header it must have come with, its checksum
+    aside; ours: the one it gets."""
+
+    l2_slot: Slot
+    theirs: Header
+    ours: Header
+
+
+class Checked(NamedTuple):
+    """What became of one block: its checksum, or why it is not what it should be."""
+
+    checksum: int
+    fault: str
+
+
+Item = Keep | Restore | Accept
+Done = Callable[[Sequence[Checked]], None]
+
+
+class Copier:
+    """Jobs in the order they came. poll() calls back on the caller's thread."""
+
+    def __init__(self, pages: Pages, pool: HostPool, wake: Wake) -> None:
+        self._pages = pages
+        self._pool = pool
+        self._wake = wake
+        self._changed = threading.Condition()
+        self._jobs: deque[tuple[Sequence[Item], Done]] = deque()
+        self._ended: deque[tuple[Sequence[Checked], Done]] = deque()
+        self._error: BaseException | None = None
+        self._closed = False
+        self.blocks_under_way = 0
+        """Of all jobs that poll() has not ended yet."""
+        self._thread = threading.Thread(target=self._work, name="kv-copier", daemon=True)
+        self._thread.start()
+
+    def submit(self, items: Sequence[Item], done: Done) -> None:
+        """Queue a job; `done` hears of its blocks in their order."""
+        self.blocks_under_way += len(items)
+        with self._changed:
+            self._jobs.append((items, done))
+            self._changed.notify_all()
+
+    def poll(self) -> bool:
+        """End what is done; raises what a job raised. False if there was nothing."""
+        if self._error is not None:
+            raise self._error
+        if not self._ended:
+            return False
+        while self._ended:
+            results, done = self._ended.popleft()
+            self.blocks_under_way -= len(results)
+            done(results)
+        return True
+
+    def wait(self, timeout_s: float) -> None:
+        """Until a job may have ended, at most so long."""
+        with self._changed:
+            if not self._ended:
+                self._changed.wait(timeout_s)
+
+    def close(self) -> None:
+        """After the job under way. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._jobs.clear()
+            self._changed.notify_all()
+        self._thread.join(CLOSE_WAIT_S)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                items, done = self._jobs.popleft()
+            try:
+                results = [self._copy(item) for item in items]
+            except BaseException as error:
+                self._error = error
+                self._wake.set()
+                return
+            with self._changed:
+                self._ended.append((results, done))
+                self._changed.notify_all()
+            self._wake.set()
+
+    def _copy(self, item: Item) -> Checked:
+        if isinstance(item, Keep):
+            return self._keep(item)
+        return self._restore(item) if isinstance(item, Restore) else self._accept(item)
+
+    def _keep(self, item: Keep) -> Checked:
+        """The header goes last: whoever reads the slot too early sees that it is not there."""
+        self._pages.copy_out(item.l1_slot, self._pool.data(item.l2_slot))
+        write_header(self._pool.view, item.l2_slot * self._pool.stride, item.header)
+        return Checked(item.header.checksum, "")
+
+    def _restore(self, item: Restore) -> Checked:
+        """What is checked are the bytes that will be used: those that have arrived in L1."""
+        found = read_header(self._pool.view, item.l2_slot * self._pool.stride)
+        fault = header_fault(found, item.header)
+        if fault:
+            return Checked(0, fault)
+        self._pages.write(item.l1_slot, self._pool.data(item.l2_slot))
+        here = self._pages.checksum(item.l1_slot)
+        fault = (
+            "" if here == found.checksum else f"checksum {here:016x}, not {found.checksum:016x}"
+        )
+        return Checked(found.checksum, fault)
+
+    def _accept(self, item: Accept) -> Checked:
+        offset = item.l2_slot * self._pool.stride
+        found = read_header(self._pool.view, offset)
+        fault = header_fault(found, item.theirs)
+        fault = fault or bytes_fault(self._pool.data(item.l2_slot), found.checksum)
+        if fault:
+            return Checked(0, fault)
+        ours = item.ours._replace(checksum=found.checksum)
+        write_header(self._pool.view, offset, ours)
+        return Checked(found.checksum, "")
