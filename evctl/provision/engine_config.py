@@ -29,12 +29,15 @@ def engine_config(
         "block_tokens": config.block_tokens,
         "l1_blocks": config.l1_blocks,
         "l2_blocks": config.l2_blocks,
+        "eviction": config.eviction,
+        "ranks": config.ranks,
         "transfer": config.transfer,
         "prefix_cache": config.prefix_cache,
         "limits": {
             "chunk_tokens": config.chunk_tokens,
             "max_running": config.max_running,
             "max_waiting": max(1024, config.max_queued),
+            "fetch": {"at_start": config.fetch == "at-start"},
         },
     }
 

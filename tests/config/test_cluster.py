@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from evctl.config.cluster import KNOWN_MODELS, ClusterConfig
+from evctl.config.cluster import KNOWN_MODELS, MODEL_KV_HEADS, ClusterConfig
 from evctl.config.loading import find_cluster_file, load_cluster, read_resolved
 from evctl.config.marked_yaml import InvalidConfigError
 from evctl.config.paths import cluster_dir, packaged_clusters
 from evctl.core.errors import ConfigError, EvctlError, NotFoundError, UsageError
-from evengine.models.registry import model_names
+from evengine.models.registry import RandomModel, model_names, model_spec
 from tests.conftest import ROOT
 
 GOOD = "name: x\nnodes: 3\nsplit: 2P1D\n"
@@ -107,6 +107,8 @@ def test_a_flag_beats_the_file(tmp_path: Path) -> None:
         (GOOD + "block_tokens: 24\n", "EV-1704", 4, "does not divide 256", "power of 2"),
         (GOOD + "model: smollm2\n", "EV-1704", 4, "no model", "did you mean 'smollm2-135m'?"),
         (GOOD + "node_lost_after_s: 1.0\n", "EV-1704", 4, "late before it is lost", ""),
+        (GOOD + "ranks: 2\n", "EV-1704", 4, "2 does not divide the 3 KV heads", "1 or 3"),
+        (GOOD + "ranks: 0\n", "EV-1703", 4, "ranks", ""),
         (GOOD + "l1_tokens: 16\n", "EV-1704", 4, "fewer than 8 blocks", ""),
         ("name: x\nnodes: 3\nsplit: 2P2D\n", "EV-1704", 3, "4 nodes", "2P1D"),
         ("name: x\nnodes: 3\nsplit: many\n", "EV-1704", 3, "many", "4P5D"),
@@ -223,7 +225,23 @@ def test_the_packaged_files_are_those_of_the_checkout() -> None:
 
 
 def test_the_models_known_here_are_those_of_the_engine() -> None:
+    """tests/models/test_smollm2.py compares the KV heads of the one whose file says them."""
     assert set(KNOWN_MODELS) == set(model_names())
+    for name in KNOWN_MODELS:
+        spec = model_spec(name)
+        if isinstance(spec, RandomModel):
+            heads = None if spec.config.attention == "latent" else spec.config.n_kv_heads
+            assert MODEL_KV_HEADS[name] == heads
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks"), [("random-4l256", 2), ("smollm2-135m", 3), ("random-4l256-latent", 5)]
+)
+def test_ranks_that_divide_the_kv_heads_and_any_of_latent_kv_are_accepted(
+    tmp_path: Path, model: str, ranks: int
+) -> None:
+    loaded = load_cluster(written(tmp_path, GOOD + f"model: {model}\nranks: {ranks}\n"))
+    assert loaded.config.ranks == ranks
 
 
 def test_the_resolved_config_survives_json() -> None:

@@ -65,10 +65,11 @@ def main() -> int:
                 found = measure(Path(name), fetch, options)
                 report, pool = found["report"], found["pool"]
                 ttft = report["ttft_s"]
+                hit, ideal = report["kv_hit_rate"], report["kv_hit_rate_ideal"]
                 print(
                     f"{agents:3} agents  {fetch:9} ttft mean {ttft['mean']:.3f} p95 "
-                    f"{ttft['p95']:.3f} s  failed {report['failed']}  hit {report['kv_hit_rate']:.3f}"
-                    f" of {report['kv_hit_rate_ideal']:.3f}  pool {json.dumps(pool)}",
+                    f"{ttft['p95']:.3f} s  failed {report['failed']}  hit {hit:.3f} of {ideal:.3f}"
+                    f"  pool {json.dumps(pool)}",
                     flush=True,
                 )
     return 0
