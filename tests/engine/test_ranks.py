@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from evctl.core.errors import EvctlError
+from evctl.core.kv import FetchPiece
 from evctl.core.sampling import SamplingParams
 from evengine.ports import Batch, Draw, PrefillChunk
 from evengine.ranks.processes import RankProcesses
@@ -81,6 +82,24 @@ def test_blocks_come_back_from_l2_whatever_the_ranks(
         assert [r.tokens for r in again] == first
         assert all(r.cached_tokens == 299 // 16 * 16 for r in again)
         assert driver.quiet("a").problems == ()
+
+
+@pytest.mark.parametrize("kind", ["gqa", "latent"])
+def test_what_a_peers_ranks_computed_is_fetched_from_its_pool(
+    tmp_path: Path, prepared_model, kind: str
+) -> None:
+    model, asked = model_of(kind, prepared_model), random_prompts([300] * 2, 256, seed=6)
+    with Driver(tmp_path, model, ranks=2, l1_blocks=100, l2_blocks=200) as driver:
+        driver.settle()
+        expected = driver.run(asked, prefill="a", max_tokens=10)
+        driver.quiet("a")
+        pieces = [FetchPiece(0, 300 // 16, ("a",))]
+        ids = [driver.submit(p, prefill="b", fetch=pieces, max_tokens=10) for p in asked]
+        results = driver.wait(ids)
+        assert [r.tokens for r in results] == expected
+        assert [r.cached_tokens for r in results] == [299 // 16 * 16] * 2
+        for name in "ab":
+            assert driver.quiet(name).problems == ()
 
 
 def test_nodes_of_different_ranks_do_not_push_to_each_other(
