@@ -26,7 +26,7 @@ EXIT_MISSING = 2
 class Variant(NamedTuple):
     """One specialisation of one kernel.
 
-    types: of the arguments that are no constants, by name. multiples: names of arguments known
+    types: of the arguments that are no constants, in order. multiples: names of arguments known
     to be multiples of 16: addresses in bytes, counts in units.
     """
 
@@ -51,64 +51,69 @@ def variants() -> Iterator[Variant]:
     from evkernels import triton_blocks, triton_xxh3
 
     for kernel in (triton_blocks.gather_kernel, triton_blocks.scatter_kernel):
-        for label, unit, row_units in (
-            ("head", "i64", 32),
-            ("heads4", "i64", 128),
-            ("latent", "i64", 144),
-            ("bytes", "u8", 250),
-        ):
-            yield _block_copy(kernel, label, unit, row_units)
-    for unit in ("i64", "u8"):
-        types = {"source": f"*{unit}", "table": "*i64", "n_destinations": "i32", "n_units": "i64"}
-        constants = {"TILE": triton_blocks.BROADCAST_UNITS}
-        multiples = {"source", "n_units"} if unit == "i64" else {"source"}
-        yield _variant(triton_blocks.broadcast_kernel, unit, types, constants, multiples)
+        yield _block_copy(kernel, "head", "i64", 32, {})
+        yield _block_copy(kernel, "heads4", "i64", 128, {})
+        yield _block_copy(kernel, "latent", "i64", 144, {"planes": 1})
+        # As each launch does, arguments of 1 are compiled in: here all that can be.
+        ones = dict.fromkeys(("block_tokens", "n_layers", "planes", "tiles"), 1)
+        yield _block_copy(kernel, "bytes", "u8", 250, ones)
+    yield _broadcast("i64")
+    yield _broadcast("u8")
     for label, aligned in (("aligned", True), ("bytes", False)):
-        yield _checksum(triton_xxh3.kib_sums_kernel, label, {"KIBS": triton_xxh3.KIBS}, aligned)
-    yield _checksum(triton_xxh3.digest_kernel, "warp", {}, None)
+        constants = {"KIBS": triton_xxh3.KIBS, "ALIGNED": aligned}
+        multiples = {"data", "block_bytes"} if aligned else set()
+        yield _checksum(triton_xxh3.kib_sums_kernel, label, constants, multiples)
+    yield _checksum(triton_xxh3.digest_kernel, "warp", {}, set())._replace(warps=1)
 
 
-def _block_copy(kernel: Any, label: str, unit: str, row_units: int) -> Variant:
+def _block_copy(
+    kernel: Any, label: str, unit: str, row_units: int, ones: dict[str, int]
+) -> Variant:
     from evkernels import triton_blocks
 
     columns = triton_blocks.columns_for(row_units)
-    constants = {
+    constants = ones | {
         "COLUMNS": columns,
         "TILE": triton_blocks.TILE_UNITS // columns,
         "EVEN": row_units % columns == 0,
     }
     pointers = {"pool": f"*{unit}", "slots": "*i64", "staging": f"*{unit}"}
     strides = ("token_stride", "layer_stride", "plane_stride")
+    types = pointers | dict.fromkeys(strides, "i64")
     wide = {"row_units", "width_units", "offset_units", *strides} if unit == "i64" else set()
-    types = {
-        name: pointers.get(name, "i64" if name in strides else "i32")
-        for name in kernel.arg_names
-        if name not in constants
-    }
-    return _variant(kernel, label, types, constants, {"pool", "slots", "staging", *wide})
+    return _variant(kernel, label, types, constants, {*pointers, *wide})
 
 
-def _checksum(kernel: Any, label: str, constants: dict[str, Any], aligned: bool | None) -> Variant:
-    if aligned is not None:
-        constants = {**constants, "ALIGNED": aligned}
-    pointers = {"data": "*u8"} | dict.fromkeys(("lengths", "keys", "sums", "digests"), "*i64")
-    types = {
-        name: pointers.get(name, "i64" if name == "block_bytes" else "i32")
-        for name in kernel.arg_names
-        if name not in constants
-    }
-    multiples = {"lengths", "keys", "sums", "digests"} & set(types)
-    if aligned:
-        multiples |= {"data", "block_bytes"}
-    variant = _variant(kernel, label, types, constants, multiples)
-    return variant._replace(warps=1) if label == "warp" else variant
+def _broadcast(unit: str) -> Variant:
+    from evkernels import triton_blocks
+
+    types = {"source": f"*{unit}", "table": "*i64", "n_units": "i64"}
+    constants = {"TILE": triton_blocks.BROADCAST_UNITS}
+    multiples = {"source"}
+    # What a launch finds out about n_units: whole are multiples of WIDE_BYTES.
+    if unit == "i64" and triton_blocks.WIDE_BYTES // 8 % 16 == 0:
+        multiples.add("n_units")
+    return _variant(triton_blocks.broadcast_kernel, unit, types, constants, multiples)
+
+
+def _checksum(kernel: Any, label: str, constants: dict[str, Any], multiples: set[str]) -> Variant:
+    tables = dict.fromkeys(("lengths", "keys", "sums", "digests"), "*i64")
+    types = {"data": "*u8", "block_bytes": "i64"} | tables
+    return _variant(kernel, label, types, constants, {*tables, *multiples})
 
 
 def _variant(
     kernel: Any, label: str, types: dict[str, str], constants: dict[str, Any], multiples: set[str]
 ) -> Variant:
-    name = f"{kernel.fn.__name__.removesuffix('_kernel')}_{label}"
-    return Variant(name, kernel, types, constants, frozenset(multiples))
+    """types: of arguments that are no 32-bit integers."""
+    names = [name for name in kernel.arg_names if name not in constants]
+    return Variant(
+        name=f"{kernel.fn.__name__.removesuffix('_kernel')}_{label}",
+        kernel=kernel,
+        types={name: types.get(name, "i32") for name in names},
+        constants=constants,
+        multiples=frozenset(multiples.intersection(names)),
+    )
 
 
 def compile_variant(variant: Variant, arch: str) -> Compiled:

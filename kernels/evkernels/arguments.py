@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 
@@ -125,9 +126,9 @@ def check_blocks(blocks: torch.Tensor, length_bytes: torch.Tensor | None) -> int
     return elements * blocks.element_size()
 
 
-def check_lengths(length_bytes: torch.Tensor, block_bytes: int) -> None:
-    """Values of `length_bytes`; reads them back if they lie on a GPU."""
-    for length in length_bytes.tolist():
+def check_lengths(lengths: Sequence[int], block_bytes: int) -> None:
+    """How many bytes of blocks of `block_bytes` are to be hashed."""
+    for length in lengths:
         if not MIN_CHECKSUM_BYTES <= length <= block_bytes:
             raise ValueError(
                 f"{length} bytes of a block of {block_bytes}: a checksum here is of"

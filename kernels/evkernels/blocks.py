@@ -128,9 +128,12 @@ def checksum_blocks(
     """
     block_bytes = arguments.check_blocks(blocks, length_bytes)
     if length_bytes is None:
-        length_bytes = torch.full((len(blocks),), block_bytes, dtype=torch.int64)
-    if not trusted or length_bytes.device.type == "cpu":
-        arguments.check_lengths(length_bytes, block_bytes)
+        arguments.check_lengths([block_bytes], block_bytes)
+        length_bytes = torch.full(
+            (len(blocks),), block_bytes, dtype=torch.int64, device=blocks.device
+        )
+    elif not trusted or length_bytes.device.type == "cpu":
+        arguments.check_lengths(length_bytes.tolist(), block_bytes)
     if not len(blocks):
         return torch.empty(0, dtype=torch.int64, device=blocks.device)
     flat = blocks.reshape(len(blocks), -1).view(torch.uint8)

@@ -180,9 +180,9 @@ def broadcast(source: torch.Tensor, destinations: torch.Tensor) -> None:
             continue
         units = data[begin:end].view(UNITS[unit_bytes])
         grid = (triton.cdiv(units.numel(), BROADCAST_UNITS),)
-        broadcast_kernel[grid](
-            units, destinations + begin, len(destinations), units.numel(), TILE=BROADCAST_UNITS
-        )
+        table = destinations + begin
+        with torch.cuda.device_of(source):
+            broadcast_kernel[grid](units, table, len(table), units.numel(), TILE=BROADCAST_UNITS)
 
 
 def columns_for(row_units: int) -> int:
@@ -208,24 +208,26 @@ def _launch(
     columns = columns_for(row_units)
     pieces = block_tokens * n_layers * planes * triton.cdiv(row_units, columns)
     tiles = triton.cdiv(pieces, TILE_UNITS // columns)
-    kernel[(n * tiles,)](
-        pool,
-        slots,
-        staging,
-        block_tokens,
-        n_layers,
-        planes,
-        row_units,
-        width_units,
-        offset_units,
-        pool.stride(0),
-        pool.stride(1),
-        pool.stride(2),
-        tiles,
-        COLUMNS=columns,
-        TILE=TILE_UNITS // columns,
-        EVEN=row_units % columns == 0,
-    )
+    # Triton launches on the current device, which need not be the tensors' one.
+    with torch.cuda.device_of(pool):
+        kernel[(n * tiles,)](
+            pool,
+            slots,
+            staging,
+            block_tokens,
+            n_layers,
+            planes,
+            row_units,
+            width_units,
+            offset_units,
+            pool.stride(0),
+            pool.stride(1),
+            pool.stride(2),
+            tiles,
+            COLUMNS=columns,
+            TILE=TILE_UNITS // columns,
+            EVEN=row_units % columns == 0,
+        )
 
 
 def unit_bytes(pool: torch.Tensor, staging: torch.Tensor, row_offset: int) -> int:

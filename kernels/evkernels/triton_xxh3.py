@@ -131,20 +131,21 @@ def checksum(data: torch.Tensor, length_bytes: torch.Tensor) -> torch.Tensor:
     keys = xxh3.words(data.device)
     sums = torch.empty((n, max_kibs, xxh3.LANES), dtype=torch.int64, device=data.device)
     digests = torch.empty(n, dtype=torch.int64, device=data.device)
-    kib_sums_kernel[(n * tiles,)](
-        data,
-        length_bytes,
-        keys,
-        sums,
-        block_bytes,
-        max_kibs,
-        tiles,
-        KIBS=KIBS,
-        ALIGNED=is_aligned(data),
-    )
-    digest_kernel[(n,)](
-        data, length_bytes, keys, sums, digests, block_bytes, max_kibs, num_warps=1
-    )
+    with torch.cuda.device_of(data):
+        kib_sums_kernel[(n * tiles,)](
+            data,
+            length_bytes,
+            keys,
+            sums,
+            block_bytes,
+            max_kibs,
+            tiles,
+            KIBS=KIBS,
+            ALIGNED=is_aligned(data),
+        )
+        digest_kernel[(n,)](
+            data, length_bytes, keys, sums, digests, block_bytes, max_kibs, num_warps=1
+        )
     return digests
 
 

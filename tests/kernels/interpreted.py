@@ -73,18 +73,19 @@ def checksum(lengths: list[int], more: int) -> None:
 
 
 def far() -> None:
-    """Distances beyond 2**31 units, of bytes: 32-bit products would point outside the pool."""
-    pool = layer_major(torch.empty((2, 2, 2, 1 << 30), dtype=torch.uint8))
-    row = 3  # of a gigabyte's row: units of one byte, and only these pages become real
-    pool = pool[..., :row]
-    pool[0], pool[1] = 1, 2
-    pool[1, 1, 1] = 3
-    staging = torch.zeros((2, 1, 2, 2, row), dtype=torch.uint8)
-    triton_blocks.gather(pool, torch.tensor([1, 0]), staging, 0)
-    assert staging[:, 0, :, :, 0].tolist() == [[[2, 2], [2, 3]], [[1, 1], [1, 1]]]
-    staging[0, 0, 1, 1] = 7
-    triton_blocks.scatter(pool, torch.tensor([1, 0]), staging, 0)
-    assert pool[1, 1, 1].tolist() == [7] * row
+    """Strides of 2**30 units, three of them: 32-bit products would point outside the pool."""
+    for n_layers, planes in ((3, 1), (1, 3)):
+        memory = torch.empty((n_layers, planes, 2, 1 << 29), dtype=torch.uint8)
+        # Of each row 3 bytes: units of one byte, and only their pages become real.
+        pool = layer_major(memory)[..., :3]
+        pool[0], pool[1] = 1, 2
+        pool[1, -1, -1] = 3
+        staging = torch.zeros((2, 1, n_layers, planes, 3), dtype=torch.uint8)
+        triton_blocks.gather(pool, torch.tensor([1, 0]), staging, 0)
+        assert staging[..., 0].flatten().tolist() == [2, 2, 3, 1, 1, 1]
+        staging[0, 0, -1, -1] = 7
+        triton_blocks.scatter(pool, torch.tensor([1, 0]), staging, 0)
+        assert pool[1, -1, -1].tolist() == [7, 7, 7]
 
 
 def units() -> None:
