@@ -76,7 +76,12 @@ class LateManager(SharedBuffersManager):
         MooncakeKVManager.deregister_buffer_to_engine(self)
 
 
-MANAGERS = {"as-is": MooncakeKVManager, "shared": SharedBuffersManager, "late": LateManager}
+MANAGERS = {
+    "as-is": MooncakeKVManager,
+    "decode-first": MooncakeKVManager,
+    "shared": SharedBuffersManager,
+    "late": LateManager,
+}
 
 
 def contents(room: int, slots: int) -> np.ndarray:
@@ -117,8 +122,11 @@ class Node:
         time.sleep(0.3)
         if case == "shared":
             self._register_once()
-        self.prefill = self._manager(MANAGERS[case], DisaggregationMode.PREFILL)
-        self.decode = self._manager(MANAGERS[case], DisaggregationMode.DECODE)
+        modes = [DisaggregationMode.PREFILL, DisaggregationMode.DECODE]
+        if case == "decode-first":
+            modes.reverse()
+        both = {mode.value: self._manager(MANAGERS[case], mode) for mode in modes}
+        self.prefill, self.decode = both["prefill"], both["decode"]
         self._free = list(range(0, SLOTS, RUN_SLOTS))
         random.Random(port).shuffle(self._free)
         self._free_aux = {mode: list(range(AUX_ROWS)) for mode in self._aux}

@@ -65,3 +65,9 @@ def test_a_request_finds_its_prefix_after_the_direction_changed() -> None:
     assert first["cached_at_prefill"] == 0
     assert all(row["cached_at_prefill"] == 299 for row in later)
     assert all(row["cached_at_decode"] == 300 for row in later)
+
+
+def test_a_server_outlives_its_peer() -> None:
+    (result,) = run("two_directions.py", "killed")
+    assert result["while_dying"]["failed"] > 0, "nothing was under way when the peer died"
+    assert result["same_tokens"] == result["after"]

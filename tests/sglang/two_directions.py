@@ -1,9 +1,10 @@
 """Requests between two SGLang servers, prefilled on A and decoded on B, then the other way round.
 
-`.venv-sglang/bin/python tests/sglang/two_directions.py both|upstream` (root)
+`.venv-sglang/bin/python tests/sglang/two_directions.py both|upstream|killed` (root)
 
     both       both servers run the plugin in plugin/: each has both phases' queues and managers
     upstream   SGLang as it is: POST /pd_role_switch to both servers between the directions
+    killed     as both, and B is killed while requests go both ways; then C takes its place
 
 Prints one JSON line: what each request had in cache at its prefill and its decode node, and
 whether its tokens were those of its first run. `both` then sends many requests both ways at the
@@ -27,7 +28,7 @@ from typing import Any
 import requests
 
 HERE = Path(__file__).resolve().parent
-PORTS = (9101, 9102)
+PORTS = (9101, 9102, 9103)
 START_LIMIT_S = 500
 MANY = int(os.environ.get("EVCTL_REQUESTS", "40"))
 FLAGS = [
@@ -44,6 +45,10 @@ ENVIRONMENT = {
     "SGLANG_HOST_IP": "127.0.0.1",
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
+    # For `killed`: SGLang's own limits are minutes.
+    "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2",
+    "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "20",
+    "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "20",
 }
 
 
@@ -55,9 +60,9 @@ def bootstrap_port(port: int) -> int:
     return port + 100
 
 
-def start(folder: Path, port: int, mode: str, plugin: bool) -> subprocess.Popen[bytes]:
+def start(folder: Path, port: int, role: str, plugin: bool) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "sglang.launch_server", *FLAGS, "--port", str(port)]
-    command += ["--model-path", str(folder / "model"), "--disaggregation-mode", mode]
+    command += ["--model-path", str(folder / "model"), "--disaggregation-mode", role]
     command += ["--disaggregation-bootstrap-port", str(bootstrap_port(port))]
     environment = {**os.environ, **ENVIRONMENT}
     if plugin:
@@ -126,7 +131,7 @@ def switch(port: int, role: str) -> dict[str, Any]:
 
 def turns(plugin: bool) -> dict[str, Any]:
     """One prompt twice from A to B, twice from B to A, once more from A to B."""
-    a, b = PORTS
+    a, b, _ = PORTS
     rows, switches = [], []
     for index, (prefill, decode) in enumerate([(a, b), (a, b), (b, a), (b, a), (a, b)]):
         if index in (2, 4) and not plugin:
@@ -140,7 +145,7 @@ def turns(plugin: bool) -> dict[str, Any]:
 
 def many() -> dict[str, Any]:
     """Prompts of several lengths both ways at once, then each alone the other way."""
-    a, b = PORTS
+    a, b, _ = PORTS
     jobs = [
         (*((a, b) if i % 2 else (b, a)), prompt(100 + i, 40 + 23 * (i % 17))) for i in range(MANY)
     ]
@@ -159,13 +164,52 @@ def many() -> dict[str, Any]:
     }
 
 
+def killed(victim: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """A's requests with B while B dies, and with C afterwards."""
+    a, b, c = PORTS
+    reference = ask(a, c, prompt(7))["tokens"]
+    jobs = [(*((a, b) if i % 2 else (b, a)), prompt(200 + i, 200), 200) for i in range(24)]
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        futures = [threads.submit(ask, *job) for job in jobs]
+        time.sleep(1)
+        os.killpg(victim.pid, 9)
+        victim.wait()
+        # What is sent to A alone is like what a control plane sent before it knew.
+        futures += [threads.submit(ask_one, a, *pair) for pair in ((a, 300), (b, 301))]
+        start_s = time.monotonic()
+        failed = [future.exception() for future in futures]
+        seconds = time.monotonic() - start_s
+    after = [ask(prefill, decode, prompt(7)) for prefill, decode in ((c, a), (a, c)) * 5]
+    return {
+        "while_dying": {
+            "answered": sum(error is None for error in failed),
+            "failed": sum(error is not None for error in failed),
+            "seconds_until_all_ended": round(seconds, 1),
+        },
+        "after": len(after),
+        "same_tokens": sum(row["tokens"] == reference for row in after),
+        "cached_at_prefill": [row["cached_at_prefill"] for row in after],
+    }
+
+
+def ask_one(port: int, prefill: int, seed: int) -> None:
+    body = {
+        "input_ids": prompt(seed),
+        "sampling_params": {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True},
+        "bootstrap_host": "127.0.0.1",
+        "bootstrap_port": bootstrap_port(prefill),
+        "bootstrap_room": random.randrange(1 << 62),
+    }
+    requests.post(url(port, "generate"), json=body, timeout=120).raise_for_status()
+
+
 def complaints(folder: Path) -> list[str]:
     """SGLang checks its pools when idle and writes what does not add up."""
-    words = ("leak", "Traceback", "exception", "Failed to apply")
+    words = ("leak", "use-after-free", "Traceback", "hit an exception", "Failed to apply")
     return [
         line[:300]
-        for port in PORTS
-        for line in (folder / f"server-{port}.log").read_text(errors="replace").splitlines()
+        for log in sorted(folder.glob("server-*.log"))
+        for line in log.read_text(errors="replace").splitlines()
         if any(word in line for word in words) and "server_args=" not in line
     ]
 
@@ -175,7 +219,9 @@ def main() -> int:
         enter = 'ip link set lo up && exec "$@"'
         command = ["unshare", "-n", "sh", "-c", enter, "sh", sys.executable, __file__, "inside"]
         os.execvp("unshare", command + sys.argv[1:])
-    plugin = sys.argv[2] == "both"
+    mode = sys.argv[2]
+    plugin = mode != "upstream"
+    ports = PORTS if mode == "killed" else PORTS[:2]
     folder = Path(tempfile.mkdtemp(prefix="two-directions-"))
     print(f"logs in {folder}", file=sys.stderr)
     subprocess.run(
@@ -183,22 +229,27 @@ def main() -> int:
         check=True,
         stderr=subprocess.DEVNULL,
     )
-    modes = ("decode", "decode") if plugin else ("prefill", "decode")
-    servers = [start(folder, port, mode, plugin) for port, mode in zip(PORTS, modes, strict=True)]
+    roles = ["decode"] * len(ports) if plugin else ["prefill", "decode"]
+    servers = [start(folder, port, role, plugin) for port, role in zip(ports, roles, strict=True)]
     try:
-        for port in PORTS:
+        for port in ports:
             wait_until_up(port)
-        result = turns(plugin)
-        ok = result["same_tokens"]
-        if plugin:
+        if mode == "killed":
+            result = killed(servers[1])
+            ok = result["same_tokens"] == result["after"]
+        else:
+            result = turns(plugin)
+            ok = result["same_tokens"]
+        if mode == "both":
             result["many"] = many()
             ok = ok and result["many"]["same_tokens"] == MANY
         time.sleep(3)  # idle: the pools are checked
         result["complaints"] = complaints(folder)
     finally:
         for server in servers:
-            os.killpg(server.pid, 9)
-            server.wait()
+            if server.poll() is None:
+                os.killpg(server.pid, 9)
+                server.wait()
     print(json.dumps(result))
     return 0 if ok and not result["complaints"] else 1
 

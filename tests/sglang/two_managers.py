@@ -2,6 +2,7 @@
 KV buffers: does it hold? `.venv-sglang/bin/python tests/sglang/two_managers.py [CASE ...]` (root).
 
     as-is      SGLang's managers unchanged: what the second registration returns, what then works
+    decode-first  the same in the other order
     shared     registered once for both: rooms both ways at the same time, every byte checked
     killed     shared, and a peer is killed in the middle; then a new peer takes its place
     teardown   registered by whoever comes first, and working; then one manager's teardown:
@@ -19,12 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 STARTED: list[Peer] = []
-CASES = ("as-is", "shared", "killed", "teardown")
+CASES = ("as-is", "decode-first", "shared", "killed", "teardown")
 ROOMS = int(os.environ.get("EVCTL_ROOMS", "400"))
 ROUNDS = int(os.environ.get("EVCTL_ROUNDS", "5"))
 ENVIRONMENT = {
@@ -106,8 +108,8 @@ def start(folder: Path, case: str, *ports: int) -> list[Peer]:
     return [peer.ready() for peer in peers]
 
 
-def run_as_is(folder: Path) -> dict[str, Any]:
-    a, b = start(folder, "as-is", 7001, 7002)
+def run_as_is(folder: Path, case: str = "as-is") -> dict[str, Any]:
+    a, b = start(folder, case, 7001, 7002)
     return {"a": a.about, **total(both_ways(a, b, 1, 20, limit_s=20))}
 
 
@@ -158,6 +160,7 @@ def run_teardown(folder: Path) -> dict[str, Any]:
 
 RUN = {
     "as-is": run_as_is,
+    "decode-first": partial(run_as_is, case="decode-first"),
     "shared": run_shared,
     "killed": run_killed,
     "teardown": run_teardown,

@@ -6,8 +6,8 @@ cache and with role switching allowed, which gives it what both phases need: the
 request pool and a bootstrap server of its own. Its role is then no property of the process: a
 request whose bootstrap address is this node's is prefilled here, any other is decoded here.
 
-SGLang asks "which role am I" in some sixty places. Here the answer is that of the phase whose turn
-it is, and what the two roles use differently under one name is exchanged with it.
+SGLang asks "which role am I" in about a hundred places. Here the answer is that of the phase
+whose turn it is, and what the two roles use differently under one name is exchanged with it.
 """
 
 from __future__ import annotations
