@@ -258,7 +258,7 @@ def _assemble(
         listener=listener,
         peers=peers,
         uplink=uplink,
-        loop=loop,
+        engine=loop,
         store=store,
         clock=clock,
         wake=wake,
