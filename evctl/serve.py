@@ -45,6 +45,9 @@ def plan_of(directory: Path) -> tuple[ControlSettings, GatewayPlan]:
         max_queued=config.max_queued,
         node_late_after_s=config.node_late_after_s,
         node_lost_after_s=config.node_lost_after_s,
+        tenants=config.tenants,
+        fetch_ahead=config.fetch_ahead,
+        suspect_after_s={str(k): s for k, s in config.suspect_after_s.items()},
     )
     gateway = GatewayPlan(
         create=lambda front_door: create_app(front_door, config.api_keys),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from evctl.core.errors import ConfigError
 from evengine.loop import LoopLimits
+
+MAX_RANKS = 16
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -17,8 +20,9 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     binds; advertise_host: the one that peers dial. prefix_cache: off, every
     prompt is computed anew (to compare with). require_exact: refuse to start on a machine
     whose arithmetic depends on the batch. threads: of torch; more than the node's share of
-    cores makes everything slower. l2_blocks: 0, no pool. eviction: order of L2, by its name in
-    evctl.policy.eviction.
+    cores makes everything slower. ranks: processes that share the KV heads of every sequence,
+    each with its part of L1 (latent KV: a whole copy) and so many threads. l2_blocks: 0, no pool.
+    eviction: order of L2, by its name in evctl.policy.eviction.
     """
 
     cluster: str
@@ -37,6 +41,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix_cache: bool = True
     require_exact: bool = True
     threads: int = 1
+    ranks: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)] = 1
     log_level: str = "INFO"
     limits: LoopLimits = LoopLimits()
 

@@ -10,6 +10,9 @@ import queue
 import threading
 from typing import NamedTuple
 
+from evctl.core.events import IterationSample
+from evctl.core.split import Phase
+from evctl.core.workload import attention_pairs
 from evengine.ports import Batch, Clock, Executor, Sampled
 from evengine.wake import Wake
 
@@ -23,6 +26,20 @@ class Finished(NamedTuple):
     run_s: float
     busy_s: float
     error: BaseException | None
+
+
+def sample_of(finished: Finished, restored_tokens: int) -> IterationSample:
+    """The regressors of Eq. 1 and 2 for an iteration. restored_tokens: copied into L1 since the
+    one before."""
+    chunks, rows = finished.batch.chunks, finished.batch.rows
+    return IterationSample(
+        phase=Phase.PREFILL if chunks else Phase.DECODE,
+        busy_s=finished.busy_s,
+        prefill_tokens=sum(len(c.tokens) for c in chunks),
+        attention_pairs=sum(attention_pairs(len(c.tokens), c.start) for c in chunks),
+        restored_tokens=restored_tokens,
+        decode_requests=len(rows),
+    )
 
 
 class IterationThread:

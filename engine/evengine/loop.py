@@ -15,9 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from evctl.core.events import (
-    FetchAheadEnded,
     FirstToken,
-    IterationSample,
     PrefillStarted,
     RecallDenied,
     Recalled,
@@ -25,11 +23,8 @@ from evctl.core.events import (
     TransferFailed,
 )
 from evctl.core.sampling import FinishReason, TokenLogprob
-from evctl.core.split import Phase
-from evctl.core.workload import attention_pairs
 from evctl.wire.messages import (
     CancelRequest,
-    FetchAhead,
     HandOver,
     Load,
     PeerInfo,
@@ -38,11 +33,9 @@ from evctl.wire.messages import (
 )
 from evengine import schedule
 from evengine.blockstore import BlockStore, KeepLimits
-from evengine.fetch.fetcher import Fetcher
-from evengine.fetch.lender import Lender
 from evengine.fetch.limits import FetchLimits
 from evengine.inbound import ArrivalLimits, Inbound
-from evengine.iteration import Finished, IterationThread
+from evengine.iteration import Finished, IterationThread, sample_of
 from evengine.outbound import Outbound
 from evengine.outlet import Counters, Outlet
 from evengine.pool.copier import Copier
@@ -50,6 +43,7 @@ from evengine.ports import Batch, Clock, Executor, Sampled, Transfer
 from evengine.push import PushLimits
 from evengine.request import Sequence, Stage, StopText, seeded
 from evengine.roster import Roster, load_of
+from evengine.traffic import Traffic
 from evengine.wake import Wake
 
 REMEMBERED_HANDOVERS = 4096
@@ -94,8 +88,6 @@ class Loop:
         """Requests that the iteration under way works on."""
         self._after_iteration: list[Callable[[], object]] = []
         self._store = store
-        self._copier = copier
-        self._transfer = transfer
         self._clock = clock
         self._outlet = outlet
         self.counters = counters
@@ -136,20 +128,20 @@ class Loop:
             revoke=self._revoke,
             limits=limits.arrival,
         )
-        self.lender = Lender(me.boot_id, store.pool, outlet, clock, counters)
-        self.fetcher: Fetcher | None = None
-        if store.pool is not None and copier is not None:
-            self.fetcher = Fetcher(
-                boot_id=me.boot_id,
-                store=store,
-                pool=store.pool,
-                copier=copier,
-                transfer=transfer,
-                outlet=outlet,
-                clock=clock,
-                counters=counters,
-                limits=limits.fetch,
-            )
+        traffic = self.traffic = Traffic(
+            boot_id=me.boot_id,
+            store=store,
+            copier=copier,
+            transfer=transfer,
+            outlet=outlet,
+            clock=clock,
+            counters=counters,
+            inbound=self.inbound,
+            outbound=self.outbound,
+            limits=limits.fetch,
+        )
+        self.peer_handlers, self.peer_lost = traffic.peer_handlers, traffic.peer_lost
+        self.fetch_ahead = traffic.fetch_ahead
 
     # ------------------------------------------------------------ requests in and out
 
@@ -163,8 +155,7 @@ class Loop:
         start = seeded(start, int.from_bytes(os.urandom(7), "little"))
         seq = self._new_sequence(start)
         self._roster.enter(seq, Stage.WAITING)
-        if self.fetcher is not None:
-            self.fetcher.arrived(seq)
+        self.traffic.arrived(seq)
 
     def cancel(self, request_id: str) -> bool:
         """End a request wherever it stands. False if it is not here."""
@@ -202,51 +193,31 @@ class Loop:
     def idle(self) -> bool:
         """Whether nobody counts on this node: no request, no room promised to one, and nothing
         of a request on its way to L2."""
-        fetches = self.fetcher.count if self.fetcher is not None else 0
-        copies = self._copier.blocks_under_way if self._copier is not None else 0
-        return not (len(self._roster) or self.inbound.count or fetches or copies)
+        return not (len(self._roster) or self.traffic.under_way)
 
-    def peer_lost(self, node: str, boot_id: str) -> None:
-        self._transfer.disconnect(node, boot_id)
-        self.outbound.peer_lost(node, boot_id)
-        self.inbound.peer_lost(node, boot_id)
-        self.lender.peer_lost(node, boot_id)
-        if self.fetcher is not None:
-            self.fetcher.peer_lost(node, boot_id)
-
-    def fetch_ahead(self, message: FetchAhead) -> None:
-        """Fetch KV for a branch that is about to wake."""
-        if self.fetcher is not None:
-            self.fetcher.fetch_ahead(message)
-            return
-        missed = sum(piece.end - piece.start for piece in message.pieces)
-        self._outlet.fact(FetchAheadEnded(message.ticket, (), 0.0, missed, "no_room"))
+    @property
+    def polled(self) -> bool:
+        """Whether a copy is under way that no message announces."""
+        return self.traffic.polled
 
     def gauges(self) -> dict[str, float]:
-        """Present sizes and sums that are not whole numbers, for heartbeats."""
-        found = self._store.gauges() | {"loans": self.lender.count}
-        if self.fetcher is not None:
-            found |= {
-                "fetch_bytes_in_flight": self.fetcher.flights.bytes_in_flight,
-                "fetch_s_total": self.fetcher.fetch_s,
-                "fetch_exposed_s_total": self.fetcher.exposed_s,
-            }
-        return found
+        """Present sizes, and sums that are not whole numbers, for heartbeats."""
+        return self._store.gauges() | self.traffic.gauges()
 
     def close(self) -> None:
         self._iteration.close()
 
     def check_integrity(self) -> list[str]:
         """Violations in L1, L2 and in the agreement of requests with their slots."""
-        fetches = self.fetcher.check_integrity() if self.fetcher is not None else []
-        return self._store.check_integrity() + self._roster.check_integrity() + fetches
+        parts = (self._store, self._roster, self.traffic)
+        return [problem for part in parts for problem in part.check_integrity()]
 
     # ------------------------------------------------------------ one turn
 
     def turn(self) -> None:
         """Take in what arrived and what was computed; start an iteration if none runs."""
         now_s = self._clock.now_s()
-        self._take_copies(now_s)
+        self.traffic.take(now_s)
         finished = self._iteration.take()
         if finished is not None:
             self._end_iteration(finished)
@@ -256,52 +227,33 @@ class Loop:
             self._start_iteration()
         self._store.announce_evictions()
 
-    def _take_copies(self, now_s: float) -> None:
-        if self._copier is not None:
-            self._copier.poll()
-        outcomes = self._transfer.poll()
-        self.outbound.on_outcomes(outcomes)
-        self.outbound.tick(now_s)
-        self.inbound.tick(now_s)
-        self.lender.tick(now_s)
-        if self.fetcher is not None:
-            self.fetcher.on_outcomes(outcomes)
-            self.fetcher.tick(now_s)
-
     def _start_iteration(self) -> None:
         self._grow_decodes()
         chunk_tokens = self._limits.chunk_tokens
         prefills = schedule.choose_prefills(
-            self._roster.prefilling, self._store, chunk_tokens, self._may_run
+            self._roster.prefilling, self._store, chunk_tokens, self.traffic.may_run
         )
         for seq in prefills:
             if not seq.begun:
                 self._begin(seq)
         batch = schedule.build_batch(prefills, self._roster.decoding, chunk_tokens)
         if batch is not None:
-            ids = [*(c.request_id for c in batch.chunks), *(r.request_id for r in batch.rows)]
-            self._computing = frozenset(ids)
+            self._computing = batch.request_ids
             self._iteration.start(batch)
 
     def _end_iteration(self, finished: Finished) -> None:
         self.run_s += finished.run_s
         self._computing = frozenset()
         assert finished.sampled is not None, "an iteration without result has raised"
-        self._sample(finished.batch, finished.busy_s)
+        sample = sample_of(finished, self._store.take_restored_tokens())
+        self.counters["iterations"] += 1
+        self.counters["prefill_tokens"] += sample.prefill_tokens
+        self.counters["decode_tokens"] += sample.decode_requests
+        self._outlet.fact(sample)
         self._apply(finished.batch, finished.sampled)
         postponed, self._after_iteration = self._after_iteration, []
         for call in postponed:
             call()
-
-    def _may_run(self, seq: Sequence) -> None:
-        """A request's turn has come."""
-        if self.fetcher is not None:
-            self.fetcher.could_run(seq, self._clock.now_s())
-
-    @property
-    def awaits_transfer(self) -> bool:
-        """Whether a copy is under way, which must be polled."""
-        return self.outbound.busy or (self.fetcher is not None and self.fetcher.busy)
 
     def _expire(self, now_s: float) -> None:
         for seq in [s for s in self._roster.waiting if now_s > s.deadline_s and not s.output]:
@@ -319,8 +271,7 @@ class Loop:
                 return
             self._blocked = None
             roster.move(seq, Stage.PREFILL)
-            if self.fetcher is not None:
-                self.fetcher.admitted(seq)
+            self.traffic.admitted(seq)
 
     def _begin(self, seq: Sequence) -> None:
         """A prompt's first chunk is about to run: say so, and reserve room at the decode node
@@ -413,8 +364,7 @@ class Loop:
     def _forget(self, seq: Sequence) -> None:
         """The request is not this node's any more; its finished blocks stay cached."""
         self._roster.remove(seq)
-        if self.fetcher is not None:
-            self.fetcher.cancel(seq)
+        self.traffic.forget(seq)
         self._store.release(seq)
         self._store.settle(seq)
 
@@ -454,20 +404,11 @@ class Loop:
 
     def _refuse_handover(self, message: HandOver) -> str:
         """Why a handed-over request cannot go on here, "" if it can."""
-        sampling = message.request.sampling
         try:
             self._check(message.request, known=message.request_id in self._roster, waiting=0)
         except schedule.RequestRefusedError as error:
             return error.why
-        if len(message.generated) != 1 or not (
-            0 <= message.generated[0] < self._executor.vocab_size
-        ):
-            return "a hand-over carries exactly one generated token of the vocabulary"
-        if sampling.temperature > 0 and sampling.seed is None:
-            return "a sampled request is handed over with its seed"
-        if len(message.logprobs) != (0 if sampling.logprobs is None else 1):
-            return "the logprobs are not those of the generated token"
-        return ""
+        return schedule.handover_fault(message, self._executor.vocab_size)
 
     def _full_for_arrivals(self) -> str:
         """Why no hand-over is taken now: the batch is full, or somebody waits for blocks here,
@@ -505,19 +446,3 @@ class Loop:
         if start.sampling.stop:
             seq.stop_text = StopText(start.sampling.stop, self._decode_text)
         return seq
-
-    def _sample(self, batch: Batch, busy_s: float) -> None:
-        """The regressors of Eq. 1 and 2 for this iteration."""
-        self.counters["iterations"] += 1
-        self.counters["prefill_tokens"] += sum(len(c.tokens) for c in batch.chunks)
-        self.counters["decode_tokens"] += len(batch.rows)
-        self._outlet.fact(
-            IterationSample(
-                phase=Phase.PREFILL if batch.chunks else Phase.DECODE,
-                busy_s=busy_s,
-                prefill_tokens=sum(len(c.tokens) for c in batch.chunks),
-                attention_pairs=sum(attention_pairs(len(c.tokens), c.start) for c in batch.chunks),
-                restored_tokens=self._store.take_restored_tokens(),
-                decode_requests=len(batch.rows),
-            )
-        )

@@ -43,10 +43,13 @@ from evengine.pool.headers import slot_stride
 from evengine.pool.l1 import L1Cache
 from evengine.pool.l2 import HostPool
 from evengine.pool.memory import KvMemory, sweep_stale
-from evengine.pool.pages import Pages
-from evengine.ports import Transfer
+from evengine.pool.ranked import open_pages
+from evengine.ports import Executor, Transfer
+from evengine.ranks.processes import RankProcesses
 from evengine.runner.executor import TorchExecutor, kv_layout
+from evengine.runner.ranked import open_ranked
 from evengine.runner.selfcheck import SelfCheck, self_check
+from evengine.runner.share import share_of
 from evengine.transfer import open_transfer
 from evengine.uplink import Uplink
 from evengine.wake import Wake
@@ -99,21 +102,26 @@ def run_engine(
 ) -> None:
     """Start an engine and serve until Stop or SIGTERM. wrap_transfer: for fault injection."""
     torch.set_num_threads(config.threads)
-    loaded = _load_model(config)
+    share_of(load_model_config(Path(config.model)), 0, config.ranks)  # refuses what cannot be
     sweep_stale()
     with ExitStack() as resources:
-        agent = _assemble(config, loaded, wrap_transfer, resources)
+        ranks = RankProcesses(config.node, config.ranks)  # first: they start up while we load
+        resources.callback(ranks.close)
+        loaded = _load_model(config)
+        agent = _assemble(config, loaded, ranks, wrap_transfer, resources)
         signal.signal(signal.SIGTERM, lambda *_: agent.stop())
         signal.signal(signal.SIGINT, lambda *_: agent.stop())
-        _log.info("ready", extra={"node": config.node, "pid": os.getpid()})
+        ranks.watch(agent.stop)
+        _log.info("ready", extra={"node": config.node, "pid": os.getpid(), "ranks": ranks.pids})
         agent.run()
+        ranks.raise_failure()
 
 
 class LoadedModel(NamedTuple):
     config: ModelConfig
     weights: dict[str, torch.Tensor]
     layout: KvLayout
-    numerics: str
+    check: SelfCheck
     tokenizer: Tokenizer
 
 
@@ -124,11 +132,30 @@ def _load_model(config: EngineConfig) -> LoadedModel:
     check = self_check(model, weights, config.block_tokens)
     _require_exact(config, check)
     layout = kv_layout(model, config.block_tokens)
-    return LoadedModel(model, weights, layout, check.numerics, load_tokenizer(directory))
+    return LoadedModel(model, weights, layout, check, load_tokenizer(directory))
+
+
+def _open_executor(
+    config: EngineConfig, loaded: LoadedModel, memory: KvMemory, ranks: RankProcesses
+) -> tuple[Executor, str]:
+    """The executor, and the name of its numerics."""
+    model, weights = loaded.config, loaded.weights
+    if config.ranks == 1:
+        own = TorchExecutor(model, weights, memory.region(0), config.block_tokens)
+        return own, loaded.check.numerics
+    executor, check = open_ranked(
+        model, weights, Path(config.model), memory, config.block_tokens, loaded.check, ranks
+    )
+    _require_exact(config, check)
+    return executor, check.numerics
 
 
 def _assemble(
-    config: EngineConfig, loaded: LoadedModel, wrap_transfer: WrapTransfer, resources: ExitStack
+    config: EngineConfig,
+    loaded: LoadedModel,
+    ranks: RankProcesses,
+    wrap_transfer: WrapTransfer,
+    resources: ExitStack,
 ) -> Agent:
     """Open memory, transfer and sockets, and wire the parts together. `resources` closes them
     in reverse: sockets first, the memory that transfers write to last."""
@@ -140,9 +167,18 @@ def _assemble(
     wake = Wake()
     resources.callback(wake.close)
     pool_bytes = config.l2_blocks * slot_stride(block_bytes)
-    memory = KvMemory(config.node, boot_id, config.l1_blocks, block_bytes, pool_bytes=pool_bytes)
+    memory = KvMemory(
+        config.node,
+        boot_id,
+        config.l1_blocks,
+        block_bytes,
+        pool_bytes=pool_bytes,
+        ranks=config.ranks,
+        replicated=loaded.config.attention == "latent",
+    )
     resources.callback(memory.close)
-    pages = Pages(loaded.layout, memory)
+    executor, numerics = _open_executor(config, loaded, memory, ranks)
+    pages = open_pages(loaded.layout, memory)
     pool = copier = None
     if config.l2_blocks:
         pool = HostPool(
@@ -203,7 +239,7 @@ def _assemble(
     )
     loop = Loop(
         me=me,
-        executor=TorchExecutor(loaded.config, loaded.weights, memory.l1(), config.block_tokens),
+        executor=executor,
         store=store,
         copier=copier,
         transfer=transfer,
@@ -217,12 +253,12 @@ def _assemble(
     )
     resources.callback(loop.close)
     return Agent(
-        hello=_hello(config, loaded, me),
+        hello=_hello(config, loaded, numerics, me),
         control=control,
         listener=listener,
         peers=peers,
         uplink=uplink,
-        loop=loop,
+        engine=loop,
         store=store,
         clock=clock,
         wake=wake,
@@ -230,13 +266,13 @@ def _assemble(
     )
 
 
-def _hello(config: EngineConfig, loaded: LoadedModel, me: PeerInfo) -> Hello:
+def _hello(config: EngineConfig, loaded: LoadedModel, numerics: str, me: PeerInfo) -> Hello:
     return Hello(
         cluster=config.cluster,
         peer=me,
         model=loaded.config.name,
         weights_hash=loaded.config.weights_hash,
-        numerics=loaded.numerics,
+        numerics=numerics,
         layout=loaded.layout,
         l1_blocks=config.l1_blocks,
         l2_blocks=config.l2_blocks,

@@ -236,6 +236,7 @@ class Outbound:
                 push.seq.slots[block],
                 push.slots[block - push.held],
                 self._valid_tokens(push, block),
+                push.peer.transfer.l1_blocks,
             )
         ]
         peer = push.peer

@@ -127,12 +127,15 @@ class PeerSet:
 
     def _try_add(self, info: PeerInfo) -> None:
         """One bad entry must not cost this engine the other peers, or its life."""
+        theirs, ours = info.transfer, self._me.transfer
         try:
-            if info.transfer.block_bytes != self._me.transfer.block_bytes:
+            if theirs.block_bytes != ours.block_bytes:
                 raise ValueError(
-                    f"its blocks have {info.transfer.block_bytes} bytes, ours "
-                    f"{self._me.transfer.block_bytes}"
+                    f"its blocks have {theirs.block_bytes} bytes, ours {ours.block_bytes}"
                 )
+            if theirs.ranks != ours.ranks:
+                # a push copies rank to rank; what one rank has here, two may share there
+                raise ValueError(f"its KV lies in {theirs.ranks} ranks, ours in {ours.ranks}")
             self._add(info)
         except (EvctlError, ValueError) as error:
             _log.error("peer not usable", extra={"peer": info.node, "why": str(error)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal
 
@@ -13,18 +14,22 @@ from evctl.config.paths import CLUSTER_NAME
 from evctl.core.errors import UsageError
 from evctl.core.split import Split, parse_split
 
-KNOWN_MODELS: Final = (
-    "smollm2-135m",
-    "random-4l256",
-    "random-6l384",
-    "random-8l512",
-    "random-4l256-latent",
-)
-"""Names that engines know. A test holds this list against the engine's own."""
+MODEL_KV_HEADS: Final[Mapping[str, int | None]] = {
+    "smollm2-135m": 3,
+    "random-4l256": 2,
+    "random-6l384": 2,
+    "random-8l512": 2,
+    "random-4l256-latent": None,
+}
+"""Models that engines know, and the KV heads that a node's ranks divide; None: latent KV, which
+every rank keeps whole. A test holds this against the engine's own."""
+
+KNOWN_MODELS: Final = tuple(MODEL_KV_HEADS)
 
 KEY_BLOCK_TOKENS: Final = 256
 RESERVED_NAMES: Final = frozenset({"control", "all"})
 
+PositiveSeconds = Annotated[float, Field(gt=0)]
 Name = Annotated[str, StringConstraints(pattern=f"^{CLUSTER_NAME.pattern}$")]
 
 
@@ -75,7 +80,30 @@ class ClusterConfig(_Strict):
         default="shm", description="how KV moves between nodes"
     )
     l1_tokens: int = Field(default=16_384, ge=1, description="KV that a node keeps for attention")
-    l2_tokens: int = Field(default=0, ge=0, description="KV that a node keeps in host memory")
+    ranks: int = Field(
+        default=1, ge=1, le=16, description="processes of a node that share its KV heads"
+    )
+    l2_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        description="KV that a node keeps in host memory, for itself and its peers; 0: none;"
+        " when not given, twice l1_tokens, none without prefix_cache",
+    )
+    eviction: Literal["paper", "expected", "lru"] = Field(
+        default="paper", description="what leaves a full host memory first"
+    )
+    fetch: Literal["queued", "at-start"] = Field(
+        default="queued",
+        description="KV of peers comes while a request queues; at-start: to compare with",
+    )
+    fetch_ahead: bool = Field(
+        default=True, description="fetch a waiting branch's KV before its next request"
+    )
+    suspect_after_s: dict[Literal["root", "fork", "sub-agent"], PositiveSeconds] = Field(
+        default_factory=dict,
+        description="silence by kind of branch, after which its KV goes before that of others;"
+        " a kind left out: never",
+    )
     prefix_cache: bool = Field(
         default=True, description="reuse KV of equal prefixes; off to compare with"
     )
@@ -107,7 +135,14 @@ class ClusterConfig(_Strict):
 
     @property
     def l2_blocks(self) -> int:
-        return self.l2_tokens // self.block_tokens
+        if self.l2_tokens is not None:
+            return self.l2_tokens // self.block_tokens
+        return 2 * self.l1_tokens // self.block_tokens if self.prefix_cache else 0
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Those that requests may come from."""
+        return tuple(sorted(set(self.api_keys.values()))) or ("default",)
 
 
 class Mistake(msgspec.Struct, frozen=True):
@@ -161,6 +196,11 @@ def _value_mistakes(config: ClusterConfig) -> list[Mistake]:
         near = get_close_matches(config.model, KNOWN_MODELS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(KNOWN_MODELS)}"
         wrong("model", f"no model is named {config.model!r}", hint)
+    kv_heads = MODEL_KV_HEADS.get(config.model)
+    if kv_heads is not None and kv_heads % config.ranks:
+        divisors = [str(n) for n in range(1, kv_heads + 1) if kv_heads % n == 0]
+        what = f"{config.ranks} does not divide the {kv_heads} KV heads of {config.model}"
+        wrong("ranks", what, f"give {' or '.join(divisors)}")
     if KEY_BLOCK_TOKENS % config.block_tokens:
         wrong("block_tokens", f"{config.block_tokens} does not divide 256", "give a power of 2")
     if config.l1_blocks < 8:

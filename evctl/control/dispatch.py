@@ -13,6 +13,7 @@ from evctl.core.effects import (
     Cancel,
     Dispatch,
     Fail,
+    FetchAhead,
     Notice,
     Recall,
     RefDelta,
@@ -21,10 +22,11 @@ from evctl.core.effects import (
     SignalTaken,
     SplitWritten,
 )
-from evctl.core.events import DispatchFailed, Event
+from evctl.core.events import DispatchFailed, Event, FetchAheadEnded, FromNode
 from evctl.policy.state import ClusterState
 from evctl.wire.codec import WireError
 from evctl.wire.messages import CancelRequest, RecallRequest, Reclassify, StartRequest
+from evctl.wire.messages import FetchAhead as FetchAheadMessage
 
 DEADLINE_S = 600.0
 
@@ -55,6 +57,7 @@ class Dispatcher:
             Reject: self._reject,
             Fail: self._fail,
             SetRole: lambda e: self._events.add("info", f"role {e.role}", e.node),
+            FetchAhead: self._fetch_ahead,
             RefDelta: lambda e: self._hub.reach(e.node, Reclassify(e.epoch, e.ref_class, e.keys)),
             SignalTaken: lambda e: self.on_signal(e),
             SplitWritten: lambda e: self._events.add_write(e.write),
@@ -83,6 +86,7 @@ class Dispatcher:
             prefill_node=effect.prefill_node,
             decode_node=effect.decode_node,
             deadline_s=DEADLINE_S,
+            fetch=effect.fetch,
         )
         try:
             sent = self._hub.send(effect.prefill_node, start)
@@ -91,6 +95,18 @@ class Dispatcher:
             return
         if not sent:
             self._feed(_failed(effect, "EV-1341", "it cannot be reached now", retry=True))
+
+    def _fetch_ahead(self, effect: FetchAhead) -> None:
+        message = FetchAheadMessage(effect.ticket, effect.root_key, effect.keys, effect.pieces)
+        try:
+            sent = self._hub.send(effect.node, message)
+        except WireError:
+            sent = False
+        if not sent:
+            missed = sum(piece.end - piece.start for piece in effect.pieces)
+            ended = FetchAheadEnded(effect.ticket, (), 0.0, missed, "unreachable")
+            boot_id = self._state.nodes[effect.node].boot_id
+            self._feed(FromNode(effect.node, boot_id, ended))
 
     def _cancel(self, effect: Cancel) -> None:
         for node in effect.nodes:

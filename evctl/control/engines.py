@@ -19,11 +19,11 @@ from evctl.control.roster import Engine, Roster
 from evctl.control.settings import ControlSettings
 from evctl.control.statedir import NodeProcess, StateDirectory
 from evctl.control.streams import Streams
+from evctl.core.blocks import KvNamespace, root_key
 from evctl.core.events import (
     DispatchFailed,
     Event,
     FromNode,
-    KvHeld,
     NodeJoined,
     NodeLost,
     NodeReport,
@@ -242,6 +242,7 @@ class Hub:
                 block_tokens=engine.hello.layout.block_tokens,
                 max_running=engine.hello.max_running,
                 context_tokens=identity.card.context_tokens,
+                l2_blocks=engine.hello.l2_blocks,
             )
         )
         self._announce_peers()
@@ -268,6 +269,7 @@ class Hub:
                 running_decode=load.running_decode,
                 l1_used_blocks=load.l1_used_blocks,
                 prefill_tokens_left=load.prefill_tokens_left,
+                l2_used_blocks=load.l2_used_blocks,
             )
         )
 
@@ -301,11 +303,20 @@ class Hub:
         if not message.last:
             return
         blocks, engine.inventory = engine.inventory, []
-        for tier in (1, 2):
-            for root_key, keys in held_paths(blocks, tier):
-                if root_key:
-                    held = KvHeld(tier, root_key, keys)
-                    self._feed(FromNode(engine.node, engine.boot_id, held))
+        for held in held_paths(blocks, self._roots()):
+            self._feed(FromNode(engine.node, engine.boot_id, held))
+
+    def _roots(self) -> frozenset[bytes]:
+        """Parents of first blocks of all tenants."""
+        identity = self.doorkeeper.identity
+        if identity is None:
+            return frozenset()
+        card = identity.card
+        names = [
+            KvNamespace(tenant, card.weights_hash, numerics=card.numerics)
+            for tenant in self._settings.tenants
+        ]
+        return frozenset(root_key(self._secret, name) for name in names)
 
     def _on_inspection(self, engine: Engine, message: Inspection) -> None:
         engine.load, engine.counters = message.load, message.counters

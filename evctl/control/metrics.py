@@ -7,10 +7,16 @@ from typing import Final
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from evctl.core.kv_status import CLASSES, REFERENCE_BUCKETS, KvSummary
+from evctl.core.pool_status import FETCH_PATHS, PoolStatus
 from evctl.core.status import ClusterStatus
 
 DIRECTORY: Final = "directory_"
@@ -44,6 +50,10 @@ class ClusterCollector(Collector):
         yield from _waits(found.status)
         yield from _nodes(found.status)
         yield from _directory(found)
+        if found.status.pool is not None:
+            yield from _fetches(found.status.pool)
+            yield from _ahead(found.status.pool)
+            yield from _occupancy(found.status.pool)
         yield from _internals(found)
 
 
@@ -147,6 +157,79 @@ def _directory(found: Snapshot) -> Iterator[Metric]:
         if name.startswith(DIRECTORY):
             events.add_metric([name.removeprefix(DIRECTORY)], value)
     yield events
+
+
+def _fetches(pool: PoolStatus) -> Iterator[Metric]:
+    blocks = CounterMetricFamily(
+        "evctl_fetched_blocks",
+        "Blocks of prompts that were not whole in L1, by where they were found",
+        labels=["path"],
+    )
+    size = CounterMetricFamily("evctl_fetched_bytes", "The same in bytes", labels=["path"])
+    for path in FETCH_PATHS:
+        blocks.add_metric([path], pool.fetched_blocks.get(path, 0))
+        size.add_metric([path], pool.fetched_bytes.get(path, 0))
+    yield from (blocks, size)
+    yield SummaryMetricFamily(
+        "evctl_fetch_seconds",
+        "From the decision to fetch to the last block in L1",
+        count_value=pool.fetches,
+        sum_value=pool.fetch_s,
+    )
+    yield SummaryMetricFamily(
+        "evctl_fetch_exposed_seconds",
+        "Of that, how long requests could have run but for their KV",
+        count_value=pool.fetches,
+        sum_value=pool.exposed_s,
+    )
+    if pool.share_hidden is not None:
+        what = "Share of fetch time that was hidden behind queues, since the start"
+        yield GaugeMetricFamily("evctl_fetch_hidden_ratio", what, value=pool.share_hidden)
+    recomputed = CounterMetricFamily(
+        "evctl_recomputed_blocks", "Blocks computed that were to be fetched", labels=["cause"]
+    )
+    for cause, count in pool.recomputed_blocks.items():
+        recomputed.add_metric([cause], count)
+    yield recomputed
+
+
+def _ahead(pool: PoolStatus) -> Iterator[Metric]:
+    ended = CounterMetricFamily(
+        "evctl_fetch_ahead", "Waiting branches that were due, and fetches", labels=["outcome"]
+    )
+    for outcome, count in pool.ahead.outcomes.items():
+        ended.add_metric([outcome], count)
+    yield ended
+    for name, what, count in (
+        ("evctl_fetch_ahead_blocks", "Blocks that came ahead of a request", pool.ahead.blocks),
+        ("evctl_fetch_ahead_bytes", "The same in bytes", pool.ahead.bytes),
+    ):
+        came = CounterMetricFamily(name, what)
+        came.add_metric([], count)
+        yield came
+    under_way = "Blocks asked for ahead of a request that may still come"
+    yield GaugeMetricFamily(
+        "evctl_fetch_ahead_under_way_blocks", under_way, value=pool.ahead.under_way_blocks
+    )
+
+
+def _occupancy(pool: PoolStatus) -> Iterator[Metric]:
+    cached = GaugeMetricFamily(
+        "evctl_node_tier_blocks",
+        "Blocks of a node's tier that hold KV, by what refers to them",
+        labels=["node", "tier", "class"],
+    )
+    quarantined = GaugeMetricFamily(
+        "evctl_node_quarantined_blocks",
+        "Blocks kept from use because a failed transfer may still write there",
+        labels=["node", "tier"],
+    )
+    for node in pool.nodes:
+        for tier, occupancy in (("l1", node.l1), ("l2", node.l2)):
+            for name, count in zip(CLASSES, occupancy.classes, strict=False):
+                cached.add_metric([node.node, tier, name], count)
+            quarantined.add_metric([node.node, tier], occupancy.quarantined_blocks)
+    yield from (cached, quarantined)
 
 
 def _internals(found: Snapshot) -> Iterator[Metric]:

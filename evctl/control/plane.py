@@ -24,6 +24,7 @@ from evctl.control.kv_board import KvBoard
 from evctl.control.measures import Measures
 from evctl.control.metrics import Snapshot
 from evctl.control.overrides import Overrides
+from evctl.control.pool import PoolMeasures
 from evctl.control.settings import ControlSettings
 from evctl.control.statedir import ControlRecord, StateDirectory
 from evctl.control.status import Identification, StatusBoard
@@ -43,6 +44,7 @@ from evctl.core.events import (
 from evctl.core.kv_status import BranchPage, BranchPlace, BranchRow
 from evctl.core.sampling import FinishReason
 from evctl.core.status import ClusterStatus, EventRecord
+from evctl.policy.directory import DirectoryConfig
 from evctl.policy.state import ClusterState, PolicyConfig, StepResult
 from evctl.wire.keys import load_keypair
 from evctl.wire.messages import Tokens
@@ -82,7 +84,8 @@ class ControlPlane:
         self.journal = Journal(self.directory.journal, header)
         self.writer = Writer(self.state, self.clock, self.journal, self._carry_out)
         self.writer.on_problem = lambda what: self.events.add("fail", what)
-        self.writer.observers += [self.measures.observe, self._observe]
+        self.pool = PoolMeasures()
+        self.writer.observers += [self.measures.observe, self.pool.observe, self._observe]
         self.hub = Hub(
             settings,
             self.directory,
@@ -103,7 +106,9 @@ class ControlPlane:
         self.overrides = Overrides(self.writer, self.directory, self.clock, settings.cooldown_s)
         self.kv = KvBoard(self.state, self.clock)
         self.audit = Audit(self.state)
-        self._board = StatusBoard(self.state, self.measures, self.hub, self.directory, self.kv)
+        self._board = StatusBoard(
+            self.state, self.measures, self.hub, self.directory, self.kv, self.pool
+        )
         self._boot_id = secrets.token_hex(16)
         self._gateway = ""
         self._refusing = ""
@@ -304,6 +309,8 @@ class ControlPlane:
             split=settings.split,
             max_queued=settings.max_queued,
             node_late_after_s=settings.node_late_after_s,
+            fetch_ahead=settings.fetch_ahead,
+            directory=DirectoryConfig(suspect_after_s=settings.suspect_after_s),
         )
         held = self.directory.held_roles()
         if held is None:

@@ -11,7 +11,8 @@ from evctl.core.errors import ConfigError
 
 class ControlSettings(msgspec.Struct, frozen=True):
     """directory: the cluster's state directory. nodes: all names. The rest is as in the cluster's
-    configuration; cooldown_s: least time between two changes of the split.
+    configuration; cooldown_s: least time between two changes of the split. tenants: those whose
+    KV may be there.
     """
 
     directory: Path
@@ -25,6 +26,9 @@ class ControlSettings(msgspec.Struct, frozen=True):
     node_late_after_s: float = 5.0
     node_lost_after_s: float = 20.0
     cooldown_s: float = 120.0
+    tenants: tuple[str, ...] = ("default",)
+    fetch_ahead: bool = True
+    suspect_after_s: dict[str, float] = {}
     listen_host: str = "127.0.0.1"
 
 

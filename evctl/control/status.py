@@ -8,6 +8,7 @@ from evctl.control.engines import Hub
 from evctl.control.kv_board import KvBoard
 from evctl.control.liveness import why_gone
 from evctl.control.measures import Measures, Window
+from evctl.control.pool import PoolMeasures
 from evctl.control.statedir import NodeProcess, StateDirectory
 from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus
 from evctl.policy.state import ClusterState, NodeRecord, RequestRecord, Stage
@@ -33,12 +34,14 @@ class StatusBoard:
         hub: Hub,
         directory: StateDirectory,
         kv: KvBoard,
+        pool: PoolMeasures,
     ) -> None:
         self._state = state
         self._measures = measures
         self._hub = hub
         self._directory = directory
         self._kv = kv
+        self._pool = pool
 
     def status(self, about: Identification, sequence: int, now_s: float) -> ClusterStatus:
         state, measures = self._state, self._measures
@@ -74,6 +77,7 @@ class StatusBoard:
             hold_reason=state.hold_reason,
             refusals=self._hub.refusals.listed(),
             kv=self._kv.status(),
+            pool=self._pool.status(state, self._hub.engines),
         )
 
     def _node(self, node: NodeRecord, now_s: float) -> NodeStatus:

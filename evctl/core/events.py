@@ -54,12 +54,18 @@ class KvStored(Fact, frozen=True, tag=True):
 
 
 class KvHeld(Fact, frozen=True, tag=True):
-    """A path of blocks from the root that a node held when it joined. It may repeat what another
-    one said."""
+    """A path of blocks that a node held when it joined; `keys` in order (16 bytes each). It may
+    repeat what another one said.
+
+    from_root: root_key is the parent of first blocks. If not, it names a block, of which the
+    path is a continuation: one that the directory knows, or the path is of no use. Paths come
+    ancestors first, and each goes on from the one before it or from an ancestor of that.
+    """
 
     tier: int
     root_key: bytes
     keys: bytes
+    from_root: bool = True
 
 
 class KvEvicted(Fact, frozen=True, tag=True):

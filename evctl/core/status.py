@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from evctl.core.kv_status import KvStatus
+from evctl.core.pool_status import PoolStatus
 
 API_VERSION = "evctl/v1"
 
@@ -141,6 +142,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     hold_reason: str = ""
     refusals: tuple[Refusal, ...] = ()
     kv: KvStatus | None = None
+    pool: PoolStatus | None = None
 
 
 class SplitChange(msgspec.Struct, frozen=True):

@@ -27,7 +27,10 @@ def check(state: ClusterState) -> list[str]:
         problems.append(
             f"{tallies.arrived} requests arrived, {ended} ended, {len(state.requests)} are here"
         )
-    return problems + _check_directory(state)
+    for ticket, ahead in state.ahead.tickets.items():
+        if ahead.node not in state.nodes or not state.nodes[ahead.node].alive:
+            problems.append(f"fetch ahead {ticket} is for {ahead.node}, which is not alive")
+    return problems + state.ahead.check() + _check_directory(state)
 
 
 def _check_request(state: ClusterState, record: RequestRecord) -> list[str]:
@@ -59,10 +62,25 @@ def _check_directory(state: ClusterState) -> list[str]:
     if opened.keys() != state.requests.keys():
         odd = ", ".join(sorted(opened.keys() ^ state.requests.keys()))
         problems.append(f"the directory's requests differ in {odd}")
+    problems += _check_leases(state)
     for record in state.requests.values():
         request = opened.get(record.request_id)
         promised = request.promise[0].name if request and request.promise else ""
         expected = record.prefill_node if record.awaits_prefill else ""
         if promised != expected:
             problems.append(f"request {record.request_id} is promised by {promised!r}")
+    return problems
+
+
+def _check_leases(state: ClusterState) -> list[str]:
+    """Blocks are leased for the fetch of a request that waits, and for nothing else."""
+    problems = []
+    for request_id, request in state.directory.requests.open.items():
+        record = state.requests.get(request_id)
+        leased = sum(end - start for _, start, end, _ in request.leases)
+        planned = record.fetch_blocks if record is not None else 0
+        if leased > planned:
+            problems.append(f"request {request_id} leases {leased} blocks of {planned}")
+        if planned and record is not None and record.stage is not Stage.WAITING:
+            problems.append(f"request {request_id} fetches and does not wait")
     return problems

@@ -11,6 +11,8 @@ from evctl.core.errors import UsageError
 from evctl.core.events import NodeReport
 from evctl.core.split import Phase, Role, Split, parse_split
 from evctl.policy.directory import Directory, DirectoryConfig
+from evctl.policy.links import FetchPrior, FetchSpeed
+from evctl.policy.pauses import FetchAheads
 from evctl.policy.speed import PrefillSpeed, pooled_token_s
 
 
@@ -19,7 +21,10 @@ class PolicyConfig(msgspec.Struct, frozen=True):
 
     nodes: all names, alive or not. split: roles by the order of `nodes`, prefill first;
     `roles` (node -> P or D) rules where it names a node: an earlier life's last word, with its
-    generation and mode. prior_token_s: prefill time of a token before anything was measured.
+    generation and mode. prior_token_s, prior_fetch: times before anything was measured.
+    duplicate_block_s: what a block costs that must go for a fetched copy (lambda of Eq. 7).
+    fetch_ahead: fetch for waiting branches before they wake (plus; off in paper mode), at least
+    fetch_ahead_lead_s before, at most fetch_ahead_blocks at a time over the cluster.
     """
 
     nodes: tuple[str, ...]
@@ -28,6 +33,11 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     node_late_after_s: float = 5.0
     max_tries: int = 3
     prior_token_s: float = 1e-3
+    prior_fetch: FetchPrior = FetchPrior()
+    duplicate_block_s: float = 0.0
+    fetch_ahead: bool = True
+    fetch_ahead_blocks: int = 1024
+    fetch_ahead_lead_s: float = 1.0
     directory: DirectoryConfig = DirectoryConfig()
     roles: dict[str, str] = {}
     generation: int = 0
@@ -50,6 +60,9 @@ class RequestRecord(msgspec.Struct):
 
     uncached_tokens: predicted at dispatch, then as the engine says. remaining_tokens: of those,
     not computed yet. tried: nodes that refused it. recalling: a Recall is under way.
+    fetch_blocks: of its prompt, asked from peers and not there yet, as far as is known;
+    fetch_behind_blocks: those of others at its node when they were asked for. resume_s: how long
+    its branch will pause afterwards, if its client said so.
     """
 
     request_id: str
@@ -66,6 +79,10 @@ class RequestRecord(msgspec.Struct):
     remaining_tokens: int = 0
     recalling: bool = False
     tried: tuple[str, ...] = ()
+    root_key: bytes = b""
+    fetch_blocks: int = 0
+    fetch_behind_blocks: int = 0
+    resume_s: float | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -97,10 +114,12 @@ class NodeRecord(msgspec.Struct):
     joins: int = 0
     l1_blocks: int = 0
     block_tokens: int = 1
+    l2_blocks: int = 0
     max_running: int = 0
     seen_s: float = 0.0
     report: NodeReport | None = None
     speed: PrefillSpeed = msgspec.field(default_factory=PrefillSpeed)
+    fetches: FetchSpeed = msgspec.field(default_factory=FetchSpeed)
     requests: dict[str, None] = msgspec.field(default_factory=dict)
 
     @property
@@ -137,6 +156,9 @@ class ClusterState:
             self.nodes[name] = NodeRecord(name, role, role)
         self.requests: dict[str, RequestRecord] = {}
         self.directory = Directory(config.directory)
+        self.fetches = FetchSpeed()
+        """Of all nodes: what one that has not fetched yet is taken for."""
+        self.ahead = FetchAheads()
         self.tallies = Tallies()
         self.waiting = 0
         """Requests in stage WAITING; check() recounts it."""
@@ -184,6 +206,16 @@ class ClusterState:
         if node.speed.tokens:
             return node.speed.token_s(prior)
         return pooled_token_s([n.speed for n in self.nodes.values()], prior)
+
+    def fetch_s(self, node: NodeRecord, blocks: int) -> float:
+        """Seconds until the node has so many blocks of peers, what it fetches already included."""
+        speed = node.fetches if node.fetches.weight else self.fetches
+        return speed.fetch_s(blocks, self.config.prior_fetch)
+
+    def observe_fetch(self, node: NodeRecord, blocks: int, fetch_s: float) -> None:
+        """A fetch of that node has ended; blocks: those that it had to queue behind included."""
+        node.fetches.observe(blocks, fetch_s)
+        self.fetches.observe(blocks, fetch_s)
 
 
 def _is_running(record: RequestRecord, node: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from evctl.core.effects import Cancel, SetRole
 from evctl.core.events import NodeJoined, NodeLost, NodeReport, Tick
 from evctl.core.split import Role
+from evctl.policy import ahead
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.router import is_late, late_at_s
 from evctl.policy.turn import Turn
@@ -26,6 +27,7 @@ def on_joined(turn: Turn, event: NodeJoined) -> None:
     node.joins += 1
     state.directory.node_joined(node.name, node.life)
     node.l1_blocks = event.l1_blocks
+    node.l2_blocks = event.l2_blocks
     node.block_tokens = event.block_tokens
     node.max_running = event.max_running
     node.seen_s = turn.now_s
@@ -54,12 +56,15 @@ def on_lost(turn: Turn, event: NodeLost) -> None:
 
 
 def on_tick(turn: Turn, _: Tick) -> None:
-    """Nodes become late by silence alone."""
+    """Nodes become late by silence alone, and branches are expected after a time."""
     for node in turn.state.nodes.values():
         if node.alive and not node.late and is_late(turn.state, node, turn.now_s):
             node.late = True
             turn.notice("warn", "late: no report for a while, no new work goes there", node.name)
     turn.state.directory.mark_silent(turn.now_s)
+    for effect, explanation in ahead.wake(turn.state, turn.now_s):
+        turn.do(effect)
+        turn.explanations.append(explanation)
 
 
 def heard(turn: Turn, node: NodeRecord) -> None:
@@ -76,9 +81,14 @@ def is_present(node: NodeRecord, boot_id: str) -> bool:
 
 
 def next_tick_s(state: ClusterState) -> float | None:
-    """When the next node may become late; None while none can."""
+    """When the next node may become late, or a branch is to be fetched for; None while neither
+    can be."""
     nodes = (node for node in state.nodes.values() if node.alive and not node.late)
-    return min((late_at_s(state, node) for node in nodes), default=None)
+    times_s = [late_at_s(state, node) for node in nodes]
+    ahead_s = state.ahead.next_s()
+    if ahead_s is not None:
+        times_s.append(ahead_s)
+    return min(times_s, default=None)
 
 
 def _lose(turn: Turn, node: NodeRecord, reason: str) -> None:
@@ -89,6 +99,7 @@ def _lose(turn: Turn, node: NodeRecord, reason: str) -> None:
     node.alive = node.late = False
     node.report = None
     state.directory.node_lost(node.name, node.life)
+    ahead.forget_node(state, node.name)
     failed = moved = 0
     for record in state.requests_of(node):
         owner = record.decode_node if record.stage is Stage.DECODE else record.prefill_node

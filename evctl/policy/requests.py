@@ -6,6 +6,7 @@ from evctl.core.blocks import KEY_BYTES
 from evctl.core.effects import Cancel, Reject
 from evctl.core.events import (
     DispatchFailed,
+    FetchEnded,
     FirstToken,
     IterationSample,
     PrefillStarted,
@@ -17,6 +18,7 @@ from evctl.core.events import (
 )
 from evctl.core.sampling import FinishReason
 from evctl.core.split import Phase
+from evctl.policy import ahead
 from evctl.policy.cluster import NodeRecord, RequestRecord, Stage
 from evctl.policy.router import can_serve, retry_after_s
 from evctl.policy.turn import Turn
@@ -43,11 +45,14 @@ def on_arrived(turn: Turn, event: RequestArrived) -> None:
         keys=event.block_keys[: len(event.block_keys) // KEY_BYTES * KEY_BYTES],
         arrived_s=turn.now_s,
         branch=event.branch.branch if event.branch else "",
+        root_key=event.root_key,
+        resume_s=event.branch.expect_resume_s if event.branch else None,
     )
     state.requests[record.request_id] = record
     match = state.directory.arrive(
         record.request_id, record.tenant, event.root_key, record.keys, turn.now_s, event.branch
     )
+    ahead.on_arrived(state, record, turn.now_s)
     turn.place(record, "arrived", match)
 
 
@@ -84,6 +89,23 @@ def on_prefill_started(turn: Turn, node: NodeRecord, fact: PrefillStarted) -> No
         return
     record.uncached_tokens = record.remaining_tokens = fact.uncached_tokens
     turn.set_stage(record, Stage.PREFILL)
+
+
+def on_fetch_ended(turn: Turn, node: NodeRecord, fact: FetchEnded) -> None:
+    """What was fetched is in, and read no more. It counts once, for the placement that it is
+    of; what did not come must be computed."""
+    record = known(turn, node, fact.request_id)
+    if record is None or record.prefill_node != node.name or record.stage is not Stage.WAITING:
+        return
+    if not record.fetch_blocks:  # it looked in its own L2 only, or this comes twice
+        return
+    fetched = sum(source.blocks for source in fact.peers)
+    if fetched:
+        turn.state.observe_fetch(node, fetched + record.fetch_behind_blocks, fact.fetch_s)
+    turn.fetch_over(record)
+    missed_tokens = max(0, fact.missed_blocks) * node.block_tokens
+    uncached = min(record.uncached_tokens + missed_tokens, record.prompt_tokens)
+    record.uncached_tokens = record.remaining_tokens = uncached
 
 
 def on_first_token(turn: Turn, node: NodeRecord, fact: FirstToken) -> None:

@@ -1,7 +1,7 @@
 """Where a request runs: the node with the least predicted time to first token prefills it.
 
-Equation 7 (section 5) on what is known so far: T = T_rem + queue + own time. Fetching from peers
-and the cost of duplicates join when the pool and its directory do.
+Equation 7: T = T_rem + queue + own + max(0, fetch - wait) + lambda * dup. A node computes what it
+cannot get from its own tiers or from peers' host memory; what it fetches comes while it waits.
 """
 
 from __future__ import annotations
@@ -11,14 +11,27 @@ import msgspec
 from evctl.core.effects import Explanation
 from evctl.core.split import Phase
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
-from evctl.policy.directory import Match
+from evctl.policy.directory import Match, Piece
+from evctl.policy.fetches import (
+    displaced,
+    lacking,
+    peers_of,
+    reach,
+    size,
+    usable_blocks,
+)
 
 MIN_RETRY_AFTER_S = 1.0
 MAX_RETRY_AFTER_S = 30.0
 
 
 class PrefillTerms(msgspec.Struct, frozen=True):
-    """One candidate: seconds of running prefills, of queued ones, of this request."""
+    """One candidate: seconds of running prefills, of queued ones, of this request.
+
+    cached_tokens: its own, promised ones included. fetch_blocks: what it lacks and peers have;
+    fetch_s: until it has them, behind what it fetches already; exposed_s: of that, what is left
+    when it would begin. displaced_s: cost of the blocks that must make room.
+    """
 
     node: str
     remaining_s: float
@@ -26,10 +39,18 @@ class PrefillTerms(msgspec.Struct, frozen=True):
     own_s: float
     cached_tokens: int
     uncached_tokens: int
+    fetch_blocks: int = 0
+    fetch_s: float = 0.0
+    displaced_s: float = 0.0
+
+    @property
+    def exposed_s(self) -> float:
+        return max(0.0, self.fetch_s - self.remaining_s - self.queued_s)
 
     @property
     def total_s(self) -> float:
-        return self.remaining_s + self.queued_s + self.own_s
+        computing_s = self.remaining_s + self.queued_s + self.own_s
+        return computing_s + self.exposed_s + self.displaced_s
 
     def as_dict(self) -> dict[str, float]:
         return {
@@ -39,6 +60,10 @@ class PrefillTerms(msgspec.Struct, frozen=True):
             "own_s": self.own_s,
             "cached_tokens": float(self.cached_tokens),
             "uncached_tokens": float(self.uncached_tokens),
+            "fetch_blocks": float(self.fetch_blocks),
+            "fetch_s": self.fetch_s,
+            "exposed_s": self.exposed_s,
+            "displaced_s": self.displaced_s,
         }
 
 
@@ -59,13 +84,15 @@ class DecodeTerms(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """Both nodes of a request, with every candidate's terms."""
+    """Both nodes of a request, with every candidate's terms. wanted: what the prefill node
+    lacks of the prompt, and who has it."""
 
     prefill: tuple[PrefillTerms, ...]
     decode: tuple[DecodeTerms, ...]
     prefill_node: str
     decode_node: str
     uncached_tokens: int
+    wanted: tuple[Piece, ...] = ()
 
     def explain(self, request_id: str, decision: str) -> Explanation:
         terms = {f"prefill {t.node}": t.as_dict() for t in self.prefill}
@@ -86,13 +113,41 @@ def choose(
     prefill_nodes = candidates(state, Phase.PREFILL, now_s, record.tried)
     if not prefill_nodes:
         return None
-    prefill = tuple(prefill_terms(state, node, record, match) for node in prefill_nodes)
+    pieces = _fetchable(state, prefill_nodes, record, match, now_s)
+    prefill = tuple(prefill_terms(state, node, record, match, pieces) for node in prefill_nodes)
     best = min(prefill, key=lambda t: (t.total_s, t.node))
     decode = tuple(
         decode_terms(state, node, record) for node in candidates(state, Phase.DECODE, now_s)
     )
     chosen = min(decode, key=lambda t: (not t.has_room, t.decodes, t.node))
-    return Choice(prefill, decode, best.node, chosen.node, best.uncached_tokens)
+    held = held_blocks(match, best.node)
+    wanted = lacking(pieces, best.node, held) if best.fetch_blocks else ()
+    return Choice(prefill, decode, best.node, chosen.node, best.uncached_tokens, tuple(wanted))
+
+
+def held_blocks(match: Match, node: str) -> int:
+    """Leading blocks that the node has, or will have once what runs there is computed."""
+    return max(match.coverage.get(node, 0), match.promised.get(node, 0))
+
+
+def _fetchable(
+    state: ClusterState,
+    nodes: list[NodeRecord],
+    record: RequestRecord,
+    match: Match,
+    now_s: float,
+) -> list[Piece]:
+    """Who has what in L2 of the blocks that any of the nodes lacks; [] where none can fetch."""
+    fetching = [node for node in nodes if node.l2_blocks]
+    if not fetching or not match.known:
+        return []
+    start = min(held_blocks(match, node.name) for node in fetching)
+    end = min(match.known, max(usable_blocks(node, record) for node in fetching))
+    if start >= end:
+        return []
+    peers = peers_of(state, now_s)
+    found = state.directory.lenders(record.request_id, start, end)
+    return [(low, high, holders & peers) for low, high, holders in found]
 
 
 def candidates(
@@ -120,7 +175,11 @@ def is_late(state: ClusterState, node: NodeRecord, now_s: float) -> bool:
 
 
 def prefill_terms(
-    state: ClusterState, node: NodeRecord, record: RequestRecord, match: Match
+    state: ClusterState,
+    node: NodeRecord,
+    record: RequestRecord,
+    match: Match,
+    pieces: list[Piece],
 ) -> PrefillTerms:
     """What the node must do before it can answer the request. Dispatches that it has not
     acknowledged count as queued, and blocks that they will compute as cached."""
@@ -128,17 +187,28 @@ def prefill_terms(
     ahead = state.prefills_of(node)
     waiting = [r for r in ahead if r.stage is Stage.WAITING]
     running = [r for r in ahead if r.stage is Stage.PREFILL]
-    blocks = max(match.coverage.get(node.name, 0), match.promised.get(node.name, 0))
+    blocks = held_blocks(match, node.name)
     # The last prompt token is always computed: its output is the first token.
     cached = min(blocks * node.block_tokens, record.prompt_tokens - 1)
-    uncached = record.prompt_tokens - cached
+    found = cached
+    fetch_blocks, fetch_s, gone = 0, 0.0, 0.0
+    if pieces and node.l2_blocks:
+        fetch_blocks = size(lacking(pieces, node.name, blocks))
+    if fetch_blocks:
+        found = min(reach(pieces, blocks) * node.block_tokens, record.prompt_tokens - 1)
+        behind = sum(r.fetch_blocks for r in waiting)
+        fetch_s = state.fetch_s(node, behind + fetch_blocks)
+        gone = displaced(state, node, fetch_blocks)
     return PrefillTerms(
         node=node.name,
         remaining_s=token_s * sum(r.remaining_tokens for r in running),
         queued_s=token_s * sum(r.uncached_tokens for r in waiting),
-        own_s=token_s * uncached,
+        own_s=token_s * (record.prompt_tokens - found),
         cached_tokens=cached,
-        uncached_tokens=uncached,
+        uncached_tokens=record.prompt_tokens - found,
+        fetch_blocks=fetch_blocks,
+        fetch_s=fetch_s,
+        displaced_s=state.config.duplicate_block_s * gone,
     )
 
 

@@ -35,7 +35,7 @@ from evctl.core.events import (
     TransferDone,
     TransferFailed,
 )
-from evctl.policy import branches, membership, requests, transition
+from evctl.policy import ahead, branches, membership, requests, transition
 from evctl.policy.audit import check
 from evctl.policy.cluster import (
     ClusterState,
@@ -92,8 +92,9 @@ def _on_stored(turn: Turn, node: NodeRecord, fact: KvStored) -> None:
 
 def _on_held(turn: Turn, node: NodeRecord, fact: KvHeld) -> None:
     directory = turn.state.directory
-    directory.add_root(fact.root_key)
-    directory.stored(node.name, node.life, fact.tier, fact.root_key, fact.keys)
+    if fact.from_root:
+        directory.add_root(fact.root_key)
+    directory.held(node.name, node.life, fact.tier, fact.root_key, fact.keys)
     # Not told that nobody refers to it: whose it was is forgotten, and may come back.
     turn.tell(delta for delta in directory.deltas() if delta.block_class)
 
@@ -126,6 +127,6 @@ _FACT_HANDLERS: Final[dict[type, Callable[[Turn, NodeRecord, Any], None]]] = {
     IterationSample: requests.on_sample,
     Recalled: lambda turn, node, fact: transition.on_recalled(turn, node.name, fact),
     RecallDenied: lambda turn, node, fact: transition.on_recall_denied(turn, node.name, fact),
-    FetchEnded: lambda turn, node, fact: None,
-    FetchAheadEnded: lambda turn, node, fact: None,
+    FetchEnded: requests.on_fetch_ended,
+    FetchAheadEnded: lambda turn, node, fact: ahead.on_ended(turn.state, node, fact),
 }

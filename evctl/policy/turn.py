@@ -7,10 +7,13 @@ from collections.abc import Iterable
 import msgspec
 
 from evctl.core.effects import AnyEffect, Cancel, Dispatch, Explanation, Fail, Notice, RefDelta
+from evctl.core.kv import FetchPiece
 from evctl.core.split import Phase
+from evctl.policy import ahead
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
-from evctl.policy.directory import Match
+from evctl.policy.directory import Match, Piece
 from evctl.policy.directory import RefDelta as Delta
+from evctl.policy.fetches import plan
 from evctl.policy.router import choose
 
 
@@ -53,8 +56,9 @@ class Turn:
         record.prefill_node, record.decode_node = choice.prefill_node, choice.decode_node
         record.uncached_tokens = record.remaining_tokens = choice.uncached_tokens
         self._enter(record, match.coverage.get(record.prefill_node, 0))
+        pieces = self._borrow(record, choice.wanted) if choice.wanted else ()
         self.explanations.append(choice.explain(record.request_id, decision))
-        self.do(Dispatch(record.request_id, record.prefill_node, record.decode_node))
+        self.do(Dispatch(record.request_id, record.prefill_node, record.decode_node, pieces))
         return True
 
     def unplace(self, record: RequestRecord) -> None:
@@ -66,6 +70,12 @@ class Turn:
             self.state.directory.failed(record.request_id, phase)
         record.recalling = False
 
+    def fetch_over(self, record: RequestRecord) -> None:
+        """Nothing is fetched for the request (any more): what it leased is free."""
+        if record.fetch_blocks:
+            record.fetch_blocks = record.fetch_behind_blocks = 0
+            self.state.directory.lease_ended(record.request_id, Phase.PREFILL)
+
     def set_stage(self, record: RequestRecord, stage: Stage) -> None:
         """Move a request on. What it promised is computed, or never will be, once it leaves
         prefill; its prefill node knows it no more once another node decodes it."""
@@ -73,7 +83,9 @@ class Turn:
         if before is stage:
             return
         record.stage = stage
-        state.waiting -= before is Stage.WAITING
+        if before is Stage.WAITING:
+            state.waiting -= 1
+            self.fetch_over(record)
         if before in (Stage.WAITING, Stage.PREFILL) and not record.awaits_prefill:
             record.remaining_tokens = 0
             record.recalling = False  # it has begun; the engine's denial is still to come
@@ -95,6 +107,7 @@ class Turn:
         self.unplace(record)
         del self.state.requests[record.request_id]
         self.state.directory.closed(record.request_id, self.now_s, completed=completed)
+        ahead.on_closed(self.state, record, self.now_s)
 
     def fail(self, record: RequestRecord, reason: str, *, cancel: bool = True) -> None:
         """End a request with an error; cancel: stop what its nodes may still do for it."""
@@ -148,6 +161,20 @@ class Turn:
             elif phase in state.uncovered and phase in covered:
                 self.notice("info", f"a node serves {name} again")
         state.uncovered = uncovered
+
+    def _borrow(self, record: RequestRecord, wanted: tuple[Piece, ...]) -> tuple[FetchPiece, ...]:
+        """Plan the fetch of what the prefill node lacks. The blocks are kept at the peers that
+        are asked first; the others are for when those fail."""
+        state, name = self.state, record.prefill_node
+        waiting = state.prefills_of(state.nodes[name])
+        record.fetch_behind_blocks = sum(r.fetch_blocks for r in waiting)
+        pieces = plan(state, wanted)
+        for piece in pieces:
+            record.fetch_blocks += piece.end - piece.start
+            state.directory.lease(
+                record.request_id, Phase.PREFILL, piece.nodes[0], piece.start, piece.end
+            )
+        return pieces
 
     def _enter(self, record: RequestRecord, held_blocks: int) -> None:
         """held_blocks: leading ones that its prefill node has stored."""

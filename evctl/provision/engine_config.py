@@ -29,12 +29,15 @@ def engine_config(
         "block_tokens": config.block_tokens,
         "l1_blocks": config.l1_blocks,
         "l2_blocks": config.l2_blocks,
+        "eviction": config.eviction,
+        "ranks": config.ranks,
         "transfer": config.transfer,
         "prefix_cache": config.prefix_cache,
         "limits": {
             "chunk_tokens": config.chunk_tokens,
             "max_running": config.max_running,
             "max_waiting": max(1024, config.max_queued),
+            "fetch": {"at_start": config.fetch == "at-start"},
         },
     }
 
@@ -50,6 +53,8 @@ CONTROL_KEYS = (
     "max_queued",
     "node_late_after_s",
     "node_lost_after_s",
+    "fetch_ahead",
+    "suspect_after_s",
 )
 """What the control plane reads of a cluster's config, beside the first split."""
 

@@ -25,7 +25,7 @@ class TransferAddress(msgspec.Struct, frozen=True):
     endpoint: backend-specific (shm: segment name; mooncake: host:rpc_port). base: virtual
     address of block 0 in the owner, fresh at each boot; 0 where the backend uses offsets.
     pool_offset: where in that memory L2 begins, of pool_blocks slots (evengine.pool.l2). ranks:
-    processes that the node's L1 is spread over.
+    processes that the node's L1 of l1_blocks slots is spread over.
     """
 
     backend: str
@@ -38,6 +38,7 @@ class TransferAddress(msgspec.Struct, frozen=True):
     pool_offset: int = 0
     pool_blocks: int = 0
     ranks: int = 1
+    l1_blocks: int = 0
 
 
 class PeerInfo(msgspec.Struct, frozen=True):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from evctl.config.cluster import KNOWN_MODELS, ClusterConfig
+from evctl.config.cluster import KNOWN_MODELS, MODEL_KV_HEADS, ClusterConfig
 from evctl.config.loading import find_cluster_file, load_cluster, read_resolved
 from evctl.config.marked_yaml import InvalidConfigError
 from evctl.config.paths import cluster_dir, packaged_clusters
 from evctl.core.errors import ConfigError, EvctlError, NotFoundError, UsageError
-from evengine.models.registry import model_names
+from evengine.models.registry import RandomModel, model_names, model_spec
 from tests.conftest import ROOT
 
 GOOD = "name: x\nnodes: 3\nsplit: 2P1D\n"
@@ -29,11 +29,44 @@ def test_defaults_and_origins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     config = loaded.config
     assert config.node_names == ("n1", "n2", "n3")
     assert (config.gateway.port, config.gateway.host) == (0, "127.0.0.1")
-    assert (config.l1_blocks, config.l2_blocks) == (1024, 0)
+    assert (config.l1_blocks, config.l2_blocks) == (1024, 2048)
     assert loaded.origins["split"] == "x.yaml:3"
     assert loaded.origins["gateway.port"] == "x.yaml:5"
     assert loaded.origins["nodes.2.name"] == "x.yaml:2"
     assert loaded.origins["gateway.host"] == loaded.origins["model"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("keys", "blocks"),
+    [
+        ("", 2048),
+        ("l1_tokens: 1600\n", 200),
+        ("l2_tokens: 800\n", 50),
+        ("l2_tokens: 0\n", 0),
+        ("prefix_cache: false\n", 0),
+    ],
+)
+def test_l2_is_twice_l1_unless_said_otherwise(tmp_path: Path, keys: str, blocks: int) -> None:
+    assert load_cluster(written(tmp_path, GOOD + keys)).config.l2_blocks == blocks
+
+
+def test_silence_is_by_kind_of_branch(tmp_path: Path) -> None:
+    text = GOOD + "suspect_after_s:\n  sub-agent: 60\n  fork: 0.5\nfetch_ahead: false\n"
+    config = load_cluster(written(tmp_path, text)).config
+    assert config.suspect_after_s == {"sub-agent": 60.0, "fork": 0.5}
+    assert config.fetch_ahead is False
+
+
+def test_tenants_are_those_of_the_keys(tmp_path: Path) -> None:
+    assert load_cluster(written(tmp_path, GOOD)).config.tenants == ("default",)
+    text = GOOD + "api_keys:\n  key-one-1: b\n  key-two-2: a\n  key-three: b\n"
+    assert load_cluster(written(tmp_path, text)).config.tenants == ("a", "b")
+
+
+def test_the_cluster_that_replays_are_compared_with_reuses_nothing() -> None:
+    config = load_cluster(ROOT / "clusters" / "verify.yaml").config
+    assert (config.l2_blocks, config.prefix_cache) == (0, False)
+    assert config.l2_tokens == 0, "said, not left to the default"
 
 
 def test_named_nodes(tmp_path: Path) -> None:
@@ -58,6 +91,9 @@ def test_a_flag_beats_the_file(tmp_path: Path) -> None:
         (GOOD + "gateway:\n  prot: 1\n", "EV-1703", 5, "gateway.prot", "did you mean 'port'?"),
         (GOOD + "block_tokens: '16'\n", "EV-1703", 4, "block_tokens", ""),
         (GOOD + "allow_replay: 1\n", "EV-1703", 4, "allow_replay", ""),
+        (GOOD + "suspect_after_s: {side: 3}\n", "EV-1703", 4, "suspect_after_s.side", ""),
+        (GOOD + "suspect_after_s:\n  fork: 0\n", "EV-1703", 5, "suspect_after_s.fork", ""),
+        (GOOD + "l2_tokens: -1\n", "EV-1703", 4, "l2_tokens", ""),
         (GOOD + "gateway:\n  port: 65536\n", "EV-1703", 5, "gateway.port", ""),
         (GOOD + "transfer: rdma\n", "EV-1703", 4, "transfer", ""),
         ("nodes: 3\nsplit: 2P1D\n", "EV-1703", 1, "'name' is missing", "add"),
@@ -71,6 +107,8 @@ def test_a_flag_beats_the_file(tmp_path: Path) -> None:
         (GOOD + "block_tokens: 24\n", "EV-1704", 4, "does not divide 256", "power of 2"),
         (GOOD + "model: smollm2\n", "EV-1704", 4, "no model", "did you mean 'smollm2-135m'?"),
         (GOOD + "node_lost_after_s: 1.0\n", "EV-1704", 4, "late before it is lost", ""),
+        (GOOD + "ranks: 2\n", "EV-1704", 4, "2 does not divide the 3 KV heads", "1 or 3"),
+        (GOOD + "ranks: 0\n", "EV-1703", 4, "ranks", ""),
         (GOOD + "l1_tokens: 16\n", "EV-1704", 4, "fewer than 8 blocks", ""),
         ("name: x\nnodes: 3\nsplit: 2P2D\n", "EV-1704", 3, "4 nodes", "2P1D"),
         ("name: x\nnodes: 3\nsplit: many\n", "EV-1704", 3, "many", "4P5D"),
@@ -187,7 +225,23 @@ def test_the_packaged_files_are_those_of_the_checkout() -> None:
 
 
 def test_the_models_known_here_are_those_of_the_engine() -> None:
+    """tests/models/test_smollm2.py compares the KV heads of the one whose file says them."""
     assert set(KNOWN_MODELS) == set(model_names())
+    for name in KNOWN_MODELS:
+        spec = model_spec(name)
+        if isinstance(spec, RandomModel):
+            heads = None if spec.config.attention == "latent" else spec.config.n_kv_heads
+            assert MODEL_KV_HEADS[name] == heads
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks"), [("random-4l256", 2), ("smollm2-135m", 3), ("random-4l256-latent", 5)]
+)
+def test_ranks_that_divide_the_kv_heads_and_any_of_latent_kv_are_accepted(
+    tmp_path: Path, model: str, ranks: int
+) -> None:
+    loaded = load_cluster(written(tmp_path, GOOD + f"model: {model}\nranks: {ranks}\n"))
+    assert loaded.config.ranks == ranks
 
 
 def test_the_resolved_config_survives_json() -> None:

@@ -54,6 +54,8 @@ class FakeEngine:
         self.received: list[AnyMessage] = []
         self.blocks: tuple[InventoryBlock, ...] = ()
         self.mute = False
+        self.l2_used_blocks = 0
+        self.counters: dict[str, float] = {"turns": 1.0}
         self._plane = plane
         root = plane.settings.directory
         self._keys = keypair or load_keypair(root / "keys" / f"{name}.key")
@@ -108,8 +110,9 @@ class FakeEngine:
         self.send(Facts(self.name, self.boot_id, 1, facts))
 
     def beat(self) -> None:
-        load = Load(0, 0, 0, 0, 10, 0, 256, 0, 0, 0)
-        self.send(Heartbeat(self.name, self.boot_id, 1, 0, load, {"turns": 1.0}))
+        l2_blocks = self._hello_changes.get("l2_blocks", 0)
+        load = Load(0, 0, 0, 0, 10, 0, 256, self.l2_used_blocks, l2_blocks, 0)
+        self.send(Heartbeat(self.name, self.boot_id, 1, 0, load, self.counters))
 
     async def _run(self) -> None:
         ticks = 0

@@ -59,10 +59,14 @@ class Paths:
             return after[name].get(counter, 0) - before[name].get(counter, 0)
 
         prompt_tokens = sum(map(len, self.prompts))
+        hello = driver.nodes["a"].hello
+        assert hello is not None
+        # latent KV has one plane, and each rank gets all of it
+        copies = hello.peer.transfer.ranks if layout.planes == 1 else 1
         assert grown("a", "prefill_tokens") == prompt_tokens
         assert grown("b", "prefill_tokens") == 0
         assert grown("a", "decode_tokens") == 0
-        assert grown("a", "kv_bytes_sent") == prompt_tokens * layout.token_bytes
+        assert grown("a", "kv_bytes_sent") == prompt_tokens * layout.token_bytes * copies
         assert grown("a", "push_failed") == 0
         return self._result("two", tokens, "b")
 

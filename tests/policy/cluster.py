@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evctl.core.branches import BranchSignal
 from evctl.core.effects import AnyEffect, Dispatch
 from evctl.core.events import (
     EngineFact,
@@ -33,7 +34,10 @@ def keys(*numbers: int) -> bytes:
 class Cluster:
     """Every step is checked; `log` keeps all effects."""
 
-    def __init__(self, nodes: int = 3, split: str = "2P1D", **config: object) -> None:
+    def __init__(
+        self, nodes: int = 3, split: str = "2P1D", *, l2_blocks: int = 0, **config: object
+    ) -> None:
+        self.l2_blocks = l2_blocks
         names = tuple(f"n{i + 1}" for i in range(nodes))
         self.state = ClusterState(PolicyConfig(names, split, **config))  # type: ignore[arg-type]
         self.now_s = 100.0
@@ -50,22 +54,29 @@ class Cluster:
         return list(self.last.effects)
 
     def join(self, name: str, boot: str = "boot1") -> list[AnyEffect]:
-        return self.feed(NodeJoined(name, boot, 1000, BLOCK_TOKENS, 64, 4096))
+        l2_blocks = self.l2_blocks
+        return self.feed(NodeJoined(name, boot, 1000, BLOCK_TOKENS, 64, 4096, l2_blocks))
 
     def boot(self, name: str) -> str:
         return self.state.nodes[name].boot_id
 
-    def beat(self, *names: str) -> list[AnyEffect]:
+    def beat(self, *names: str, l2_used: int = 0) -> list[AnyEffect]:
         effects = []
         for name in names or tuple(self.state.nodes):
-            effects += self.feed(NodeReport(name, self.boot(name), 0, 0, 0, 0, 0, 0))
+            effects += self.feed(NodeReport(name, self.boot(name), 0, 0, 0, 0, 0, 0, l2_used))
         return effects
 
     def fact(self, name: str, fact: EngineFact) -> list[AnyEffect]:
         return self.feed(FromNode(name, self.boot(name), fact))
 
-    def arrive(self, request_id: str, tokens: int = 40, block_keys: bytes = b"") -> Dispatch:
-        effects = self.feed(RequestArrived(request_id, "t", None, tokens, 16, b"", block_keys))
+    def arrive(
+        self,
+        request_id: str,
+        tokens: int = 40,
+        block_keys: bytes = b"",
+        branch: BranchSignal | None = None,
+    ) -> Dispatch:
+        effects = self.feed(RequestArrived(request_id, "t", branch, tokens, 16, b"", block_keys))
         (dispatch,) = [e for e in effects if isinstance(e, Dispatch)]
         return dispatch
 

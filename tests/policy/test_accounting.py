@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from evctl.core.branches import BranchSignal
-from evctl.core.effects import AnyEffect, Cancel, Dispatch, Fail, Recall, Reject
+from evctl.core.effects import AnyEffect, Cancel, Dispatch, Fail, FetchAhead, Recall, Reject
 from evctl.core.events import (
     BranchSignalled,
     DispatchFailed,
     EngineFact,
     Event,
+    FetchAheadEnded,
+    FetchEnded,
     FirstToken,
     FromNode,
     KvEvicted,
@@ -36,10 +38,13 @@ from evctl.core.events import (
     TransferDone,
     TransferFailed,
 )
+from evctl.core.kv import FetchPiece, FetchSource
+from evctl.policy.pauses import EXPIRES_S
 from evctl.policy.state import ClusterState, PolicyConfig, check, step
 from tests.policy.cluster import key
 
-CONFIG = PolicyConfig(("n1", "n2", "n3", "n4"), "2P2D", max_queued=4)
+CONFIG = PolicyConfig(("n1", "n2", "n3", "n4"), "2P2D", max_queued=4, fetch_ahead_blocks=6)
+L2_BLOCKS = {"n1": 20, "n2": 20, "n3": 20, "n4": 0}
 STAGES = ("sent", "prefill", "sampled")
 
 
@@ -50,6 +55,7 @@ SIGNALS = st.none() | st.builds(
     op=st.sampled_from(["continue", "fork", "spawn", "compact"]),
     version=st.none() | st.integers(0, 3),
     final=st.booleans(),
+    expect_resume_s=st.none() | st.sampled_from([0.0, 1.5, 4.0]),
 )
 
 
@@ -67,6 +73,12 @@ class World(RuleBasedStateMachine):
         """Open requests: [prefill node, decode node, stage at the engines]."""
         self.refused: set[str] = set()
         self.ended: dict[str, str] = {}
+        self.l2: dict[str, set[bytes]] = {}
+        self.prompts: dict[str, bytes] = {}
+        self.fetching: dict[str, FetchAhead] = {}
+        self.sent_s: dict[str, float] = {}
+        self.tickets: list[tuple[str, str]] = []
+        """Every ticket there was, with its node."""
         for name in CONFIG.nodes[:3]:
             self._join(name)
 
@@ -87,6 +99,8 @@ class World(RuleBasedStateMachine):
             assert effect.request_id not in self.ended
             assert effect.prefill_node in self.alive
             assert effect.decode_node in self.alive
+            keys = self.prompts[effect.request_id]
+            self._sound(effect.prefill_node, keys, effect.fetch)
             self.at[effect.request_id] = [effect.prefill_node, effect.decode_node, "sent"]
         elif isinstance(effect, Reject | Fail):
             self._end(effect.request_id, type(effect).__name__)
@@ -96,6 +110,31 @@ class World(RuleBasedStateMachine):
             assert ended in ("Fail", "cancelled") or not set(elsewhere) & set(effect.nodes)
         elif isinstance(effect, Recall):
             assert self.at[effect.request_id][0] == effect.node
+        elif isinstance(effect, FetchAhead):
+            self._sound(effect.node, effect.keys, effect.pieces)
+            old = [t for t in self.fetching if self.sent_s[t] + EXPIRES_S <= self.now_s]
+            for ticket in old:
+                del self.fetching[ticket]
+            self.fetching[effect.ticket] = effect
+            self.sent_s[effect.ticket] = self.now_s
+            self.tickets.append((effect.ticket, effect.node))
+            asked = [p.end - p.start for one in self.fetching.values() for p in one.pieces]
+            assert 0 < sum(asked) <= CONFIG.fetch_ahead_blocks
+
+    def _sound(self, node: str, keys: bytes, pieces: tuple[FetchPiece, ...]) -> None:
+        """Each block is asked from nodes that hold it, by one that does not."""
+        assert node in self.alive
+        assert L2_BLOCKS[node] or not pieces
+        at = 0
+        for piece in pieces:
+            assert at <= piece.start < piece.end <= len(keys) // 16
+            at = piece.end
+            wanted = {keys[16 * i : 16 * i + 16] for i in range(piece.start, piece.end)}
+            assert wanted.isdisjoint(self.l2[node])
+            assert 0 < len(piece.nodes) <= 3
+            for peer in piece.nodes:
+                assert peer in self.alive
+                assert wanted <= self.l2[peer]
 
     def _end(self, request_id: str, how: str) -> None:
         assert request_id not in self.ended, "a request ended twice"
@@ -109,7 +148,12 @@ class World(RuleBasedStateMachine):
         self.boots += 1
         boot = f"b{self.boots}"
         self.alive[name] = boot
-        self.feed(NodeJoined(name, boot, 40, 4, 3, 4096))
+        self._forget(name)
+        self.feed(NodeJoined(name, boot, 40, 4, 3, 4096, L2_BLOCKS[name]))
+
+    def _forget(self, name: str) -> None:
+        self.l2[name] = set()
+        self.fetching = {t: one for t, one in self.fetching.items() if one.node != name}
 
     def _pick(self, index: int, *stages: str) -> str | None:
         fitting = [r for r, place in self.at.items() if place[2] in stages]
@@ -123,6 +167,7 @@ class World(RuleBasedStateMachine):
         name = f"r{self.numbers}"
         full = tokens // 4
         keys = [key(i if i < shared else 1000 * self.numbers + i) for i in range(full)]
+        self.prompts[name] = b"".join(keys)
         waiting = sum(place[2] == "sent" for place in self.at.values())
         self.feed(RequestArrived(name, "t", branch, tokens, 8, b"", b"".join(keys)))
         rejected = self.ended.get(name) == "Reject"
@@ -187,6 +232,34 @@ class World(RuleBasedStateMachine):
             self.feed(DispatchFailed(name, self.at[name][0], "EV-2307", "full", retry))
             assert name in self.at or self.ended[name] == "Fail"
 
+    @rule(
+        branch=st.sampled_from(["b1", "b2", "b5"]),
+        resume_s=st.sampled_from([None, 0.5, 2.0, 2.0]),
+        quiet_s=st.sampled_from([0.1, 0.9, 3.0]),
+    )
+    def live_through(self, branch: str, resume_s: float | None, quiet_s: float) -> None:
+        """A request of a branch from arrival to end, whose decode node keeps its prompt; then
+        time passes, which is when fetches ahead are sent."""
+        self.numbers += 1
+        name = f"r{self.numbers}"
+        keys = self.prompts[name] = b"".join(key(i) for i in range(5))
+        signal = BranchSignal(branch, expect_resume_s=resume_s)
+        self.feed(RequestArrived(name, "t", signal, 21, 8, b"", keys))
+        if name not in self.at:
+            return
+        prefill, decode, _ = self.at[name]
+        self.at[name][2] = "prefill"
+        self._fact(prefill, PrefillStarted(name, 0, 5))
+        self._fact(prefill, FirstToken(name, 5))
+        if prefill != decode:
+            self._fact(prefill, TransferDone(name, decode, 1, 1, 0))
+        self.store(sorted(self.alive).index(decode), 2, 4)
+        for node in sorted(self.alive):
+            self.report(node, 6)
+        self._end(name, "done")
+        self._fact(decode, RequestDone(name, "length", 1, 0, 1))
+        self.tick(quiet_s)
+
     @rule(index=st.integers(0, 9))
     def recall(self, index: int) -> None:
         """An engine answers a recall, asked or not: the reducer must cope with both."""
@@ -203,9 +276,51 @@ class World(RuleBasedStateMachine):
     def store(self, index: int, tier: int, first: int) -> None:
         if self.alive:
             node = sorted(self.alive)[index % len(self.alive)]
+            tier = tier if L2_BLOCKS[node] else 1
             path = [key(i) for i in range(first + 2)]
+            self.l2[node] |= set(path) if tier == 2 else set()
             self._fact(node, KvHeld(tier, b"", b"".join(path)))
+            self.l2[node] -= {path[-1]} if tier == 2 else set()
             self._fact(node, KvEvicted(tier, path[-1]))
+
+    @rule(index=st.integers(0, 9), first=st.integers(0, 4))
+    def evict(self, index: int, first: int) -> None:
+        if self.alive:
+            node = sorted(self.alive)[index % len(self.alive)]
+            self.l2[node].discard(key(first))
+            self._fact(node, KvEvicted(2, key(first)))
+
+    @rule(
+        index=st.integers(0, 9),
+        stage=st.sampled_from([*STAGES, "handed", "sent"]),
+        fetched=st.integers(0, 6),
+        missed=st.integers(0, 6),
+        fetch_s=st.sampled_from([0.0, 0.01, 3.0]),
+    )
+    def fetch_ended(
+        self, index: int, stage: str, fetched: int, missed: int, fetch_s: float
+    ) -> None:
+        """In time, twice, late, of another placement, or of a request that is long over."""
+        name = self._pick(index, stage) or next(iter(self.ended), None)
+        if name is None or not self.alive:
+            return
+        node = self.at[name][0] if name in self.at else sorted(self.alive)[0]
+        peers = (FetchSource("n2", fetched, 64 * fetched),) if fetched else ()
+        self._fact(node, FetchEnded(name, 0, 0, peers, fetch_s, 0.0, missed, "gone"))
+        if stage == "sent" and name in self.at:
+            request = self.state.directory.requests.open[name]
+            assert request.leases == ()
+
+    @rule(index=st.integers(0, 99), missed=st.integers(0, 2))
+    def ahead_ended(self, index: int, missed: int) -> None:
+        """Of any ticket that ever was, from the node that had it if that lives."""
+        if self.tickets:
+            ticket, node = self.tickets[index % len(self.tickets)]
+            if node in self.alive:
+                self.fetching.pop(ticket, None)
+                peers = (FetchSource("n1", 1, 64),)
+                self._fact(node, FetchAheadEnded(ticket, peers, 0.02, missed))
+                assert ticket not in self.state.ahead.tickets
 
     # ------------------------------------------------------------ nodes
 
@@ -218,6 +333,7 @@ class World(RuleBasedStateMachine):
             if place[1] == name and place[2] != "handed":
                 place[1] = place[0]
         boot = self.alive.pop(name)
+        self._forget(name)
         begun = {r for r, place in self.at.items() if place[0] == name and place[2] != "sent"}
         sent = {r for r, place in self.at.items() if place[0] == name} - begun
         self.feed(NodeLost(name, boot, "model"))
@@ -242,7 +358,8 @@ class World(RuleBasedStateMachine):
     @rule(name=st.sampled_from(CONFIG.nodes), used=st.integers(0, 40))
     def report(self, name: str, used: int) -> None:
         boot = self.alive.get(name, "b0")
-        self.feed(NodeReport(name, boot, 0, 0, 0, 0, used, 0))
+        l2_used = min(used, L2_BLOCKS[name])
+        self.feed(NodeReport(name, boot, 0, 0, 0, 0, used, 0, l2_used))
 
     # ------------------------------------------------------------ always
 
@@ -253,6 +370,7 @@ class World(RuleBasedStateMachine):
         for name, place in self.at.items():
             assert set(self.state.requests[name].nodes) <= {*place[:2]}
         assert self.state.waiting <= CONFIG.max_queued
+        assert set(self.state.ahead.tickets) <= set(self.fetching)
 
     def teardown(self) -> None:
         state = ClusterState(CONFIG)

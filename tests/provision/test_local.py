@@ -35,7 +35,7 @@ def test_engines_get_a_configuration_that_they_accept(cluster: Cluster) -> None:
     from evctl.wire.keys import load_keypair, to_z85
     from evengine.config import load_config
 
-    cluster.up(config(l1_tokens=4096, l2_tokens=1024, chunk_tokens=64, max_running=7))
+    cluster.up(config(l1_tokens=4096, l2_tokens=1024, chunk_tokens=64, max_running=7, ranks=2))
     root = cluster.driver.directory
     engine = load_config(root / "nodes" / "n2.config.json")
     assert (engine.cluster, engine.node, engine.l1_blocks, engine.l2_blocks) == (
@@ -44,7 +44,7 @@ def test_engines_get_a_configuration_that_they_accept(cluster: Cluster) -> None:
         256,
         64,
     )
-    assert (engine.limits.chunk_tokens, engine.limits.max_running) == (64, 7)
+    assert (engine.limits.chunk_tokens, engine.limits.max_running, engine.ranks) == (64, 7, 2)
     assert engine.control_endpoint == "tcp://127.0.0.1:1"
     assert engine.control_public_key == to_z85(load_keypair(root / "control.key").public)
     pair = load_keypair(Path(engine.keypair))

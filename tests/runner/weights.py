@@ -15,8 +15,11 @@ from evengine.models.registry import random_config, seed_of
 
 @cache
 def tiny(kind: str) -> tuple[ModelConfig, dict[str, torch.Tensor]]:
-    """A two-layer model. kind: "gqa" or "latent"."""
-    config = random_config(f"tiny-{kind}", 2, 256, context_tokens=2048, latent=kind == "latent")
+    """A two-layer model. kind: "gqa", "gqa-4" (8 heads over 4 KV heads) or "latent"."""
+    heads = {"n_heads": 8, "n_kv_heads": 4} if kind == "gqa-4" else {}
+    config = random_config(
+        f"tiny-{kind}", 2, 256, context_tokens=2048, latent=kind == "latent", **heads
+    )
     weights = {}
     for name, shape in tensor_shapes(config).items():
         parts = random_tensor(config, seed_of(config.name), name, shape)

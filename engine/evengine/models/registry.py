@@ -71,8 +71,11 @@ def random_config(
     *,
     context_tokens: int = 16_384,
     latent: bool = False,
+    n_heads: int | None = None,
+    n_kv_heads: int = 2,
 ) -> ModelConfig:
-    """Shape of a seeded-random model: 64 per head, 2 KV heads, byte vocabulary, untied head.
+    """Shape of a seeded-random model: 64 per head, byte vocabulary, untied head. n_heads: as
+    many as fill hidden_dim where none are given. n_kv_heads: 1 with latent attention.
 
     The head is untied because a tied random model mostly repeats its input, and wrong KV
     would then go unnoticed.
@@ -81,8 +84,8 @@ def random_config(
         name=name,
         n_layers=n_layers,
         hidden_dim=hidden_dim,
-        n_heads=hidden_dim // 64,
-        n_kv_heads=1 if latent else 2,
+        n_heads=n_heads or hidden_dim // 64,
+        n_kv_heads=1 if latent else n_kv_heads,
         head_dim=64,
         ff_dim=-(-8 * hidden_dim // (3 * 128)) * 128,
         vocab_size=RANDOM_VOCAB_SIZE,

@@ -92,8 +92,13 @@ def sweep_stale(directory: Path = SHM_DIRECTORY) -> list[str]:
 
 
 class KvMemory:
-    """L1 (total_blocks * block_bytes) and behind it, from `pool_offset` on, pool_bytes for L2:
-    shared memory, mapped at an address fresh in each life.
+    """L1 and behind it, from `pool_offset` on, pool_bytes for L2: shared memory, mapped at an
+    address fresh in each life.
+
+    L1 is one region a rank, total_blocks parts of `part_bytes` each, on whole pages where there
+    are several, so that a rank can map its own and no more. total_blocks are slots and block_bytes
+    whole blocks, whatever the number of ranks; each rank keeps its share of every block, or,
+    `replicated`, all of it.
 
     Raises RefusedError EV-4101 (/dev/shm) or EV-4102 (memory) where there is no room, and
     ConflictError EV-4103 if this life has a segment already.
@@ -107,6 +112,8 @@ class KvMemory:
         block_bytes: int,
         directory: Path = SHM_DIRECTORY,
         pool_bytes: int = 0,
+        ranks: int = 1,
+        replicated: bool = False,
     ) -> None:
         if total_blocks < 1 or block_bytes < 1:
             raise ValueError(f"{total_blocks} blocks of {block_bytes} bytes are no memory")
@@ -114,11 +121,15 @@ class KvMemory:
         self.boot_id = boot_id
         self.total_blocks = total_blocks
         self.block_bytes = block_bytes
-        self.pool_offset = -(-total_blocks * block_bytes // PAGE_BYTES) * PAGE_BYTES
+        self.ranks = ranks
+        self.replicated = replicated and ranks > 1
+        self.part_bytes = part_bytes(block_bytes, ranks, self.replicated)
+        self.region_bytes = region_bytes(total_blocks, self.part_bytes)
+        """From the start of one rank's region to that of the next."""
+        l1_bytes = (ranks - 1) * self.region_bytes + total_blocks * self.part_bytes
+        self.pool_offset = ranks * self.region_bytes
         self.pool_bytes = pool_bytes
-        self.size_bytes = (
-            self.pool_offset + pool_bytes if pool_bytes else total_blocks * block_bytes
-        )
+        self.size_bytes = self.pool_offset + pool_bytes if pool_bytes else l1_bytes
         self.name = segment_name(node, boot_id)
         self.path = directory / self.name
         self._refuse_without_room()
@@ -128,15 +139,21 @@ class KvMemory:
         self.view = memoryview(mapping).cast("B")
 
     def block(self, slot: int) -> memoryview:
-        """The writable bytes of one slot. Raises IndexError outside the memory."""
+        """The writable bytes of one slot, where one rank holds it whole. Raises IndexError outside
+        the memory, ValueError where several ranks hold parts: pool.pages puts those together."""
+        if self.ranks > 1:
+            raise ValueError(f"a block lies in the regions of {self.ranks} ranks")
         if not 0 <= slot < self.total_blocks:
             raise IndexError(f"slot {slot} is not in 0..{self.total_blocks - 1}")
         start = slot * self.block_bytes
         return self.view[start : start + self.block_bytes]
 
-    def l1(self) -> memoryview:
-        """The writable bytes of L1's part."""
-        return self.view[: self.total_blocks * self.block_bytes]
+    def region(self, rank: int) -> memoryview:
+        """The writable bytes of one rank's part of every slot. Raises IndexError."""
+        if not 0 <= rank < self.ranks:
+            raise IndexError(f"rank {rank} is not in 0..{self.ranks - 1}")
+        start = rank * self.region_bytes
+        return self.view[start : start + self.total_blocks * self.part_bytes]
 
     def pool(self) -> memoryview:
         """The writable bytes of L2's part."""
@@ -156,7 +173,8 @@ class KvMemory:
         self.view.release()
 
     def _refuse_without_room(self) -> None:
-        what = f"cannot create the KV memory of node {self.node!r}"
+        kept = f", {self.ranks} whole copies of L1" if self.replicated else ""
+        what = f"cannot create the KV memory of node {self.node!r}{kept}"
         stat = os.statvfs(self.path.parent)
         free_bytes = stat.f_bavail * stat.f_frsize
         refuse_beyond(what, self.size_bytes, free_bytes, str(self.path.parent), "EV-4101")
@@ -190,6 +208,30 @@ class KvMemory:
                 code="EV-4101",
             ) from error
         return descriptor
+
+
+def part_bytes(block_bytes: int, ranks: int, replicated: bool) -> int:
+    """What one rank keeps of a block. Raises ValueError where blocks do not divide."""
+    if ranks < 1 or (block_bytes % ranks and not replicated):
+        raise ValueError(f"blocks of {block_bytes} bytes do not divide over {ranks} ranks")
+    return block_bytes if replicated else block_bytes // ranks
+
+
+def region_bytes(total_blocks: int, part_bytes: int) -> int:
+    """Of one rank's L1, up to the next whole page: regions of L1, and L2 behind them, begin on
+    one."""
+    return -(-total_blocks * part_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def map_region(path: Path, offset: int, length_bytes: int) -> memoryview:
+    """Map part of another process's segment, from a page boundary on. The file is opened anew, so
+    the owner's lock stays the owner's alone."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        mapping = mmap.mmap(descriptor, length_bytes, flags=MAP_FLAGS, offset=offset)
+    finally:
+        os.close(descriptor)
+    return memoryview(mapping)
 
 
 def address_of(mapping: mmap.mmap) -> int:

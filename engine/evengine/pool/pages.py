@@ -15,13 +15,13 @@ from evengine.transfer.protocol import block_checksum
 
 
 class Pages:
-    """L1 slots of `memory` in one rank, which holds whole blocks."""
-
-    ranks = 1
+    """L1 slots of `memory` in one rank, which holds whole blocks; pool.ranked has those of
+    several. Called from any thread, one call a slot at a time."""
 
     def __init__(self, layout: KvLayout, memory: KvMemory) -> None:
         self.layout = layout
         self.memory = memory
+        self.ranks = memory.ranks
 
     def canonical(self, slot: Slot, tokens: int | None = None) -> memoryview:
         """The bytes of a block, or of its first `tokens` tokens; to be read, not kept."""
@@ -40,8 +40,11 @@ class Pages:
         """Canonical bytes of a whole block into `target`."""
         target[:] = self.canonical(slot)
 
-    def pieces(self, slot: Slot, remote_slot: Slot, tokens: int) -> Sequence[Piece]:
+    def pieces(
+        self, slot: Slot, remote_slot: Slot, tokens: int, remote_blocks: int
+    ) -> Sequence[Piece]:
         """Copies that move a block's first `tokens` tokens to a slot of a node with as many
-        ranks and an L1 of any size."""
+        ranks. remote_blocks: slots of its L1 (TransferAddress.l1_blocks)."""
+        del remote_blocks  # one region begins at 0 on either side
         size = self.memory.block_bytes
         return [Piece(slot * size, remote_slot * size, tokens * self.layout.token_bytes)]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from evengine.models.config import ModelConfig
 from evengine.runner.attention import Scratch, attend_chunk, attend_decode
 from evengine.runner.plan import MIN_ROWS, TILE_TOKENS, BatchPlan
+from evengine.runner.share import GatherHeads, HeadShare, own_heads, share_of
 from evkernels import gather_rows, scatter_rows
 
 SplitHeads = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -21,15 +22,24 @@ SplitHeads = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 class Model:
-    """One model's weights and forward pass.
+    """One model's weights and forward pass, or what one rank does of it.
 
-    kv: pool memory viewed as [blocks * block_tokens, n_layers, row_elements * planes].
+    kv: pool memory viewed as [blocks * block_tokens, n_layers, share_elements]. share: the heads
+    whose KV is in it and whose attention is computed here; everything else is computed in every
+    rank, by the same products, so that no bit depends on the number of ranks.
     """
 
     def __init__(
-        self, config: ModelConfig, weights: dict[str, torch.Tensor], kv: torch.Tensor
+        self,
+        config: ModelConfig,
+        weights: dict[str, torch.Tensor],
+        kv: torch.Tensor,
+        share: HeadShare | None = None,
+        gather_heads: GatherHeads = own_heads,
     ) -> None:
         self.config = config
+        self._share = share or share_of(config)
+        self._gather_heads = gather_heads
         self._weights = weights
         self._width = kv.shape[-1]
         self._kv_rows = kv.view(-1, self._width)
@@ -67,11 +77,13 @@ class Model:
         )
         q = self._rotate(q.view(-1, c.n_heads, c.head_dim), plan.positions)
         k = self._rotate(k.view(-1, c.n_kv_heads, c.head_dim), plan.positions)
-        self._store(layer, torch.cat([k.flatten(1), v], dim=-1), plan)
-        q = q.view(-1, c.n_kv_heads, c.n_heads // c.n_kv_heads, c.head_dim)
+        own = slice(self._share.kv_first, self._share.kv_end)
+        k, v = k[:, own], v.view(-1, c.n_kv_heads, c.head_dim)[:, own]
+        self._store(layer, torch.cat([k.flatten(1), v.flatten(1)], dim=-1), plan)
+        q = q.view(-1, c.n_kv_heads, c.n_heads // c.n_kv_heads, c.head_dim)[:, own]
 
         def split_heads(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            heads = rows.view(-1, TILE_TOKENS, 2, c.n_kv_heads, c.head_dim)
+            heads = rows.view(-1, TILE_TOKENS, 2, self._share.kv_heads, c.head_dim)
             return heads[:, :, 0], heads[:, :, 1]
 
         return self._attend(layer, q, plan, split_heads).reshape(x.shape[0], c.attn_out_dim)
@@ -88,20 +100,25 @@ class Model:
         self._store(layer, torch.cat([latent, k_rope.flatten(1)], dim=-1), plan)
         absorbed = torch.bmm(q_nope.transpose(0, 1), w[f"layers.{layer}.w_k_up"])
         q_rope = self._rotate(q_rope, plan.positions)
-        query = torch.cat([absorbed.transpose(0, 1), q_rope], dim=-1).unsqueeze(1)
+        query = torch.cat([absorbed.transpose(0, 1), q_rope], dim=-1)
+        query = query[:, self._share.q_first : self._share.q_end].unsqueeze(1)
 
         def split_heads(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             keys = rows.view(-1, TILE_TOKENS, 1, c.latent_dim + c.rope_dim)
             return keys, keys[..., : c.latent_dim]
 
-        mixed = self._attend(layer, query, plan, split_heads).squeeze(1)
+        mixed = self._attend(layer, query, plan, split_heads)
         up = w[f"layers.{layer}.w_v_up"].transpose(1, 2)
         return torch.bmm(mixed.transpose(0, 1), up).transpose(0, 1).reshape(x.shape[0], -1)
 
     def _attend(
         self, layer: int, q: torch.Tensor, plan: BatchPlan, split_heads: SplitHeads
     ) -> torch.Tensor:
-        """Attention of all rows of the batch: q [rows, kv_heads, group, k_dim]."""
+        """Attention of all rows of the batch: q [rows, kv_heads, group, k_dim], of this rank's
+        heads. Returns [rows, n_heads, v_dim], of all."""
+        if not self._share.q_heads:  # latent, and more ranks than heads
+            none = q.new_empty(plan.tokens, 0, self.config.latent_dim)
+            return _pad(self._gather_heads(none))
         outputs = []
         for chunk in plan.chunks:
             k, v = split_heads(self._gather(layer, chunk.gather))
@@ -111,8 +128,7 @@ class Model:
             k, v = split_heads(self._gather(layer, decode.gather))
             rows = q[decode.first_row : decode.first_row + decode.count]
             outputs.append(attend_decode(rows, k, v, decode, self._scale, self._scores))
-        out = torch.cat(outputs)
-        return _pad(out)
+        return _pad(self._gather_heads(torch.cat(outputs).flatten(1, 2)))
 
     def _store(self, layer: int, rows: torch.Tensor, plan: BatchPlan) -> None:
         index = plan.write * self.config.n_layers + layer

@@ -17,6 +17,7 @@ from evengine.ports import Batch, DecodeRow, Draw, PrefillChunk
 from evengine.runner.executor import kv_layout
 from evengine.runner.model import Model
 from evengine.runner.plan import TILE_TOKENS, plan_batch
+from evengine.runner.share import GatherHeads, HeadShare, own_heads, share_elements, share_of
 
 CHECK_TOKENS = TILE_TOKENS + 45
 CHECK_LAYERS = 2
@@ -32,16 +33,21 @@ class SelfCheck(msgspec.Struct, frozen=True):
 
 
 def self_check(
-    config: ModelConfig, weights: dict[str, torch.Tensor], block_tokens: int
+    config: ModelConfig,
+    weights: dict[str, torch.Tensor],
+    block_tokens: int,
+    share: HeadShare | None = None,
+    gather_heads: GatherHeads = own_heads,
 ) -> SelfCheck:
     """Compare whole prefill, chunked prefill and decode of one sequence, alone and in company,
-    over the first CHECK_LAYERS layers of the model itself."""
+    over the first CHECK_LAYERS layers of the model itself. share: of one rank; all ranks of a
+    node run this together."""
     layout = kv_layout(config, block_tokens)
     blocks = layout.blocks_for(CHECK_TOKENS)
-    pool = torch.zeros(
-        3 * blocks * block_tokens, layout.n_layers, layout.planes * layout.row_elements
-    )
-    model = Model(config, weights, pool)
+    share = share or share_of(config)
+    width = share_elements(config, layout, share)
+    pool = torch.zeros(3 * blocks * block_tokens, layout.n_layers, width)
+    model = Model(config, weights, pool, share, gather_heads)
     tokens = [(i * 7919 + 11) % config.vocab_size for i in range(CHECK_TOKENS)]
     whole = list(range(blocks))
     pieces = list(range(blocks, 2 * blocks))[::-1]

@@ -92,6 +92,8 @@ class MooncakeTransfer(QueuedTransfer[MooncakePeer]):
             base=memory.base,
             size_bytes=memory.size_bytes,
             block_bytes=memory.block_bytes,
+            ranks=memory.ranks,
+            l1_blocks=memory.total_blocks,
         )
         self._seen: dict[str, tuple[str, MooncakeClient]] = {}
         self._running: list[Parcel] = []

@@ -80,6 +80,8 @@ class ShmTransfer(QueuedTransfer[ShmPeer]):
             base=0,
             size_bytes=memory.size_bytes,
             block_bytes=memory.block_bytes,
+            ranks=memory.ranks,
+            l1_blocks=memory.total_blocks,
         )
         self._jobs: deque[Callable[[], None]] = deque()
         self._worker = threading.Thread(target=self._work, name="kv-copy", daemon=True)

@@ -14,7 +14,9 @@ RequestArrived         `arrive(request_id, tenant, root_key, keys, now_s, signal
 routed                 `place(id, phase, node)` for both phases. Blocks that nobody holds in the
                        phase become the node's; they count once the node reports them stored.
                        `promise(id, node, start)`: siblings see the blocks before they are there.
-                       `lease(id, phase, source, start, end)`: what a fetch reads stays class 2.
+                       `lenders(id, start, end)`: which peers hold what of the prompt in L2.
+                       `lease(id, phase, source, start, end)`: what a fetch reads stays class 2,
+                       until `lease_ended(id, phase)`, a move or a failure.
 KvStored, KvEvicted    `stored(node, boot_id, tier, parent, keys, request_id)`, `evicted(...)`.
                        Blocks stored after the request's prompt are its output and extend the
                        branch's context; the node of its decode phase holds them.
@@ -29,7 +31,8 @@ done or cancelled      `closed(id, now_s, completed=...)`. Ends the branch if th
 **Others**: `node_joined`, `node_lost` (with boot id), `role_changed(node, PREFILL|DECODE)`,
 `l1_emptied` (a node that left decode has drained), `fork`, `rewrite`, `end` (signals without a
 request), `mark_silent(now_s)` (suspect, plus mode), `deltas()` after every event: the changes of
-class to send to nodes, in order. `match`, `sources`, `tier_coverage` ask and change nothing.
+class to send to nodes, in order. `held` takes in what a node held when it joined. `match`,
+`sources`, `tier_coverage`, `lenders`, `context*` ask and change nothing.
 For operators: `evctl.policy.directory.views`. For the audit: `check(directory)`.
 
 **What holds**
@@ -63,7 +66,7 @@ from evctl.policy.directory.audit import check
 from evctl.policy.directory.counts import RefDelta
 from evctl.policy.directory.directory import Directory
 from evctl.policy.directory.ledger import BranchState, Kind
-from evctl.policy.directory.matching import Match
+from evctl.policy.directory.matching import Match, Piece
 from evctl.policy.directory.signal import DirectoryConfig, Signal
 from evctl.policy.directory.tallies import Tallies
 
@@ -73,6 +76,7 @@ __all__ = [
     "DirectoryConfig",
     "Kind",
     "Match",
+    "Piece",
     "RefDelta",
     "Signal",
     "Tallies",

@@ -152,10 +152,18 @@ def _check_nodes(directory: Directory, runs: list[Run]) -> list[str]:
             problems.append(f"{node.name} counts blocks {node.blocks}, not {blocks}")
         if classes != node.classes:
             problems.append(f"{node.name} counts classes {node.classes}, not {classes}")
+        lent = _leased(directory, node)
+        if lent != node.leased:
+            problems.append(f"{node.name} counts {node.leased} blocks leased, not {lent}")
         named = {b for b in directory.ledger.branches.values() if _names(b, node)}
         if named != set(node.named):
             problems.append(f"{node.name} is named by {len(named)}, knows {len(node.named)}")
     return problems
+
+
+def _leased(directory: Directory, node: Node) -> int:
+    leases = [lease for request in directory.requests.open.values() for lease in request.leases]
+    return sum(end - start for _, start, end, lender in leases if lender is node)
 
 
 def _names(branch: Branch, node: Node) -> bool:

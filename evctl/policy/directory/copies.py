@@ -8,6 +8,7 @@ from functools import partial
 from evctl.core.blocks import KEY_BYTES
 from evctl.policy.directory import spans
 from evctl.policy.directory.counts import Counts
+from evctl.policy.directory.places import above, at_either, matching_tail, on_path
 from evctl.policy.directory.requests import Hint, Request, Requests
 from evctl.policy.directory.runs import Node, Run
 from evctl.policy.directory.spans import Spans
@@ -54,16 +55,43 @@ class Copies:
         if found is None:
             return False
         run, position = found
+        run, end = self._put_there(run, position, keys)
+        if request is not None:
+            self._requests.grew(request, node, position, run, end)
+        self._hold(run, position, end, node, tier)
+        return True
+
+    def store_held(self, node: Node, tier: int, parent: bytes, keys: bytes) -> bool:
+        """Blocks of an inventory; where their parent may be is told in Directory.held. False
+        when it is not there."""
+        tree = self._tree
+        found: tuple[Run, int] | None = None
+        run = tree.index.get(parent)
+        if run is not None:
+            found = run, self._position(run, node, tier, parent)
+        elif tree.is_root(parent):
+            found = tree.root, 0
+        else:
+            found = above(node.latest, parent)
+        if found is None:
+            return False
+        position = found[1]
+        run, end = self._put_there(*found, keys)
+        self._hold(run, position, end, node, tier)
+        node.latest = run
+        return True
+
+    def _put_there(self, run: Run, position: int, keys: bytes) -> tuple[Run, int]:
+        """Make sure that the tree has `keys` after a position. Returns the run in which they
+        end, and where."""
+        tree = self._tree
         end = position + len(keys) // KEY_BYTES
         reached = position
         if position < run.end or run.kids:
             run, reached = tree.descend(keys, run, position, position)
         if reached < end:
             run = tree.extend(run, reached, keys[(reached - position) * KEY_BYTES :])
-        if request is not None:
-            self._requests.grew(request, node, position, run, end)
-        self._hold(run, position, end, node, tier)
-        return True
+        return run, end
 
     def evict(self, node: Node, tier: int, keys: bytes) -> int:
         """Blocks are readable no more. Returns how many of them were held in that tier."""
@@ -80,7 +108,7 @@ class Copies:
                 keys = keys[:-KEY_BYTES]
                 continue
             end = self._position(run, node, tier, key)
-            count = _matching_tail(run, end, keys)
+            count = matching_tail(run, end, keys)
             gone += self._drop(run, end - count, end, node, tier)
             keys = keys[: -count * KEY_BYTES]
         return gone
@@ -115,7 +143,7 @@ class Copies:
             run.part &= keep
             if run.expect:
                 run.expect &= keep
-        runs, node.runs = node.runs, {}
+        runs, node.runs, node.latest = node.runs, {}, None
         # Most runs may be nobody's now. To prune thousands at once would hold up everybody.
         self._tree.doubtful += [run for run in runs if not run.kids and not run.full]
         node.blocks = [0, 0, 0]
@@ -348,21 +376,18 @@ class Copies:
             at, ends, root = hint
             if parent == root:
                 return tree.root, 0
-            found = _at_either(at, ends, parent, last, len(keys) // KEY_BYTES)
+            found = at_either(at, ends, parent, last, len(keys) // KEY_BYTES)
             if found is not None:
                 return found
         run = tree.index.get(last)
         if run is not None:
             end = self._position(run, node, 2, last)
-            found = _on_path(run, end - len(keys) // KEY_BYTES, parent)
+            found = on_path(run, end - len(keys) // KEY_BYTES, parent)
             if found is not None:
                 return found
-        above = hint[0] if hint is not None else None
-        while above is not None and above.parent is not None:
-            position = above.find_last(parent)
-            if position:
-                return above, position
-            above = above.parent
+        found = above(hint[0], parent) if hint is not None else None
+        if found is not None:
+            return found
         for run in node.runs:
             position = run.find(parent)
             if position:
@@ -401,40 +426,3 @@ def _search(node: Node, tier: int, key: bytes) -> Run | None:
 def _heads(keys: bytes) -> list[int]:
     """The first halves of keys, as numbers."""
     return memoryview(keys).cast("Q")[::2].tolist()
-
-
-def _on_path(run: Run, position: int, key: bytes) -> tuple[Run, int] | None:
-    """That position of the path that `run` ends, if it has the key."""
-    if position <= 0:
-        return None
-    while run.parent is not None and position <= run.start:
-        run = run.parent
-    if run.parent is None or position > run.end or run.key(position) != key:
-        return None
-    return run, position
-
-
-def _at_either(
-    run: Run, ends: tuple[int, int], parent: bytes, last: bytes, count: int
-) -> tuple[Run, int] | None:
-    """The position of `parent`, if the blocks that follow it begin or end at one of two places
-    of a path: how a request's own blocks lie, whatever else was stored behind them."""
-    for end in ends:
-        if _on_path(run, end, last) is not None:
-            return _on_path(run, end - count, parent)
-        found = _on_path(run, end, parent)
-        if found is not None:
-            return found
-    return None
-
-
-def _matching_tail(run: Run, end: int, keys: bytes) -> int:
-    """How many blocks at the end of `keys` are those of the run before `end`, in its order."""
-    low, high = 1, min(end - run.start, len(keys) // KEY_BYTES)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if keys.endswith(run.slice(end - middle, end)):
-            low = middle
-        else:
-            high = middle - 1
-    return low

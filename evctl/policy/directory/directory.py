@@ -9,7 +9,15 @@ from evctl.core.split import Phase
 from evctl.policy.directory.copies import TIERS, Copies
 from evctl.policy.directory.counts import Counts, RefDelta
 from evctl.policy.directory.ledger import DECODE, PREFILL, BranchState, Ledger
-from evctl.policy.directory.matching import Match, Names, match, sources, tier_coverage
+from evctl.policy.directory.matching import (
+    Match,
+    Names,
+    Piece,
+    lenders,
+    match,
+    sources,
+    tier_coverage,
+)
 from evctl.policy.directory.requests import Request, Requests
 from evctl.policy.directory.rules import Rules
 from evctl.policy.directory.runs import Node, Run
@@ -104,6 +112,21 @@ class Directory:
         self.tallies.unknown_parent += 1
         return False
 
+    def held(self, node: str, boot_id: str, tier: int, parent: bytes, keys: bytes) -> bool:
+        """KvHeld: as `stored`, for a node's inventory, where the parent is a root, the end of a
+        run or copy, or a block on the path that the node's last inventory call took in. Nothing
+        is searched, so that thousands of forks cost no more than their blocks."""
+        life = self._life(node, boot_id)
+        if life is None or not self._tier(tier) or not keys:
+            return False
+        if len(keys) % KEY_BYTES:
+            self.tallies.malformed += 1
+            return False
+        if self.copies.store_held(life, tier, parent, keys):
+            return True
+        self.tallies.unknown_parent += 1
+        return False
+
     def evicted(self, node: str, boot_id: str, tier: int, keys: bytes) -> int:
         """KvEvicted: returns how many of the blocks were held there until now."""
         life = self._life(node, boot_id)
@@ -143,6 +166,34 @@ class Directory:
         path: list[Run] = []
         _, end = self.tree.descend(keys, self.tree.root, 0, 0, path)
         return sources(path, end, tier)
+
+    def lenders(self, request_id: str, start: int, end: int) -> list[Piece]:
+        """Blocks [start, end) of a request's prompt by who holds them in L2, from its cursor up:
+        the pieces follow each other without a gap, and one that nobody holds has no nodes."""
+        request = self.requests.open.get(request_id)
+        if request is None:
+            return []
+        return lenders(self.names, request.run, start, min(end, request.prompt))
+
+    def context(self, tenant: str, branch: str) -> Match | None:
+        """Where the blocks of a branch's context are; None for a branch that is not known."""
+        known = self.ledger.branches.get((tenant, branch))
+        if known is None:
+            return None
+        return match(self.names, self.tree.path(known.run), known.end, known.end)
+
+    def context_lenders(self, tenant: str, branch: str, start: int) -> list[Piece]:
+        """As `lenders`, of a branch's context from block `start` on."""
+        known = self.ledger.branches.get((tenant, branch))
+        return lenders(self.names, known.run, start, known.end) if known is not None else []
+
+    def context_keys(self, tenant: str, branch: str) -> bytes:
+        """Keys of a branch's context, 16 bytes each."""
+        known = self.ledger.branches.get((tenant, branch))
+        if known is None:
+            return b""
+        keys = b"".join(bytes(run.keys) for run in self.tree.path(known.run))
+        return keys[: known.end * KEY_BYTES]
 
     def tier_coverage(self, keys: bytes, tier: int) -> dict[str, int]:
         """node -> leading blocks that it holds in that tier alone."""
@@ -243,6 +294,15 @@ class Directory:
             self.tallies.unknown_node += life is None
             return False
         self.requests.lease(request, _index(phase), life, start, end)
+        return True
+
+    def lease_ended(self, request_id: str, phase: Phase) -> bool:
+        """Transfers for that phase of the request read no more: what it leases for it ends, and
+        nothing else changes. Idempotent."""
+        request = self._request(request_id)
+        if request is None:
+            return False
+        self.requests.end_leases(request, _index(phase))
         return True
 
     def closed(self, request_id: str, now_s: float, *, completed: bool = True) -> bool:

@@ -16,6 +16,10 @@ _FEW_BITS = 16
 _BITS = bytes.maketrans(b"01", b"\x00\x01")
 
 
+Piece = tuple[int, int, frozenset[str]]
+"""Blocks from a position to before another, and who holds them."""
+
+
 class Match(msgspec.Struct, frozen=True):
     """Where the leading blocks of a prompt are. All values count blocks from the root.
 
@@ -41,6 +45,7 @@ class Names:
         self.names: list[str] = []
         self._cache: dict[int, tuple[int, dict[str, int]]] = {}
         """Mask -> what it was last asked for: a copy of a dict costs a tenth of a new one."""
+        self._sets: dict[int, frozenset[str]] = {}
 
     def take(self, name: str, boot_id: str) -> Node:
         """A new life with the lowest free bit."""
@@ -52,12 +57,14 @@ class Names:
         else:
             self.nodes[at], self.names[at] = node, name
         self._cache.clear()
+        self._sets.clear()
         return node
 
     def free(self, node: Node) -> None:
         """That life is over."""
         self.nodes[node.bit.bit_length() - 1] = None
         self._cache.clear()
+        self._sets.clear()
 
     def among(self, mask: int, blocks: int) -> dict[str, int]:
         """name -> blocks for every node in the mask."""
@@ -72,6 +79,15 @@ class Names:
         elif named[0] != blocks:
             named = self._cache[mask] = (blocks, dict.fromkeys(named[1], blocks))
         return named[1].copy()
+
+    def named(self, mask: int) -> frozenset[str]:
+        """Names of the nodes in the mask."""
+        found = self._sets.get(mask)
+        if found is None:
+            if len(self._sets) >= _MOST_CACHED:
+                self._sets.clear()
+            found = self._sets[mask] = frozenset(node.name for node in self.each(mask))
+        return found
 
     def each(self, mask: int) -> list[Node]:
         """Nodes in the mask."""
@@ -237,6 +253,47 @@ def sources(path: list[Run], end: int, tier: int) -> list[tuple[int, int, tuple[
             else:
                 pieces.append((low, high, nodes))
     return pieces
+
+
+def lenders(names: Names, run: Run, start: int, end: int) -> list[Piece]:
+    """Blocks [start, end) of the path that `run` ends, in order and without a gap, by the nodes
+    that hold them in L2; who has the same neighbours is one piece."""
+    path = []
+    while run.parent is not None and run.end > start:
+        path.append(run)
+        run = run.parent
+    found: list[tuple[int, int, int]] = []
+    for run in reversed(path):
+        for low, high, mask in _l2_masks(run, max(start, run.start), min(end, run.end)):
+            if found and found[-1][2] == mask:
+                found[-1] = (found[-1][0], high, mask)
+            elif low < high:
+                found.append((low, high, mask))
+    return [(low, high, names.named(mask)) for low, high, mask in found]
+
+
+def _l2_masks(run: Run, start: int, end: int) -> list[tuple[int, int, int]]:
+    table, whole = run.l2, run.whole
+    if not table:
+        return [(start, end, 0)]
+    if not run.l1 and not run.part:
+        return [(start, end, run.full)]
+    cuts = {start, end}
+    mask = 0
+    for node, held in table.items():
+        if held is whole:
+            mask |= node.bit
+        else:
+            cuts.update(at for at in held if start < at < end)
+    if len(cuts) == 2:  # copies of a part may still cover all that is asked for
+        for node, held in table.items():
+            if held is not whole and spans.lead(held, start) >= end:
+                mask |= node.bit
+        return [(start, end, mask)]
+    return [
+        (low, high, sum(n.bit for n, held in table.items() if spans.lead(held, low) >= high))
+        for low, high in pairwise(sorted(cuts))
+    ]
 
 
 def blocks_in(keys: bytes) -> int:

@@ -92,7 +92,7 @@ class Requests:
     def moved(self, request: Request, phase: int) -> None:
         """Its KV is verified where it was placed: the branch's references follow."""
         if request.leases:
-            self._release_leases(request, phase)
+            self.end_leases(request, phase)
         node, branch = request.nodes[phase], request.branch
         if node is None or branch is None:
             return
@@ -105,7 +105,7 @@ class Requests:
     def failed(self, request: Request, phase: int) -> None:
         """It did not get there; references stay where they are, and what was named in advance
         is named no more."""
-        self._release_leases(request, phase)
+        self.end_leases(request, phase)
         node, branch = request.nodes[phase], request.branch
         request.nodes[phase] = None
         if node is not None and branch is not None:
@@ -164,7 +164,7 @@ class Requests:
             self.release(request)
         if request.leases:
             for phase in PHASES:
-                self._release_leases(request, phase)
+                self.end_leases(request, phase)
         if request.branch is not None:
             request.branch.open -= 1
             self._closed[request.id] = request
@@ -196,7 +196,17 @@ class Requests:
         end = min(end, request.prompt)
         if start < end:
             request.leases = (*request.leases, (phase, start, end, node))
+            node.leased += end - start
             self._counts.add(request.run, start, end, node, LEASE)
+
+    def end_leases(self, request: Request, phase: int) -> None:
+        """Transfers for that phase of it read no more."""
+        leases = request.leases
+        request.leases = tuple([lease for lease in leases if lease[0] != phase])
+        for its_phase, start, end, node in leases:
+            if its_phase == phase:
+                node.leased -= end - start
+                self._counts.add(request.run, start, end, node, -LEASE)
 
     def forget_node(self, node: Node) -> None:
         """The node's life is over, and with it what it promised and lent."""
@@ -210,14 +220,8 @@ class Requests:
             request.leases = tuple(lease for lease in leases if lease[3] is not node)
             for _, start, end, lender in leases:
                 if lender is node:
+                    node.leased -= end - start
                     self._counts.add(request.run, start, end, node, -LEASE)
-
-    def _release_leases(self, request: Request, phase: int) -> None:
-        leases = request.leases
-        request.leases = tuple([lease for lease in leases if lease[0] != phase])
-        for its_phase, start, end, node in leases:
-            if its_phase == phase:
-                self._counts.add(request.run, start, end, node, -LEASE)
 
     def _promise(self, request: Request, node: Node, start: int, delta: int) -> None:
         run = request.run

@@ -25,7 +25,7 @@ class Node:
     """One life of a node: what it holds, and who names it. Equal by identity."""
 
     __slots__ = (
-        "bit", "blocks", "boot_id", "classes", "name", "named", "runs",
+        "bit", "blocks", "boot_id", "classes", "latest", "leased", "name", "named", "runs",
     )  # fmt: skip
 
     def __init__(self, name: str, boot_id: str, bit: int) -> None:
@@ -41,6 +41,10 @@ class Node:
         """Blocks by tier; index 0 is unused."""
         self.classes = [0, 0, 0]
         """Blocks in any tier by class."""
+        self.leased = 0
+        """Blocks that transfers read from it, each as often as one does."""
+        self.latest: Run | None = None
+        """Where its inventory goes on: the run of the path that was taken in last."""
 
 
 class Tip(Protocol):

@@ -179,8 +179,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "return run, min(run.end, total)",
     ),
     "hint: blocks that end where a path does begin there": (
-        "copies.py",
-        "return _on_path(run, end - count, parent)",
+        "places.py",
+        "return on_path(run, end - count, parent)",
         "return run, end",
     ),
     "growth: its request is not asked": (

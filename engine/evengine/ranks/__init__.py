@@ -1,0 +1,1 @@
+"""The other processes of a node: what they are told, and how they meet."""
