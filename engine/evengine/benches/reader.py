@@ -68,13 +68,13 @@ class Reader:
     def read(self, slots: Sequence[Slot]) -> list[str]:
         """Blocks from the same slots of the source, verified; returns what is wrong with any.
         Raises ReadFailedError."""
-        reading: dict[int, Sequence[Slot]] = {}
+        reading: dict[int, list[Accept]] = {}
         for first in range(0, len(slots), self._batch_blocks):
-            batch = slots[first : first + self._batch_blocks]
-            pieces = self.pieces(batch)
+            wanted = slots[first : first + self._batch_blocks]
+            pieces = self.pieces(wanted)
             source = self.source
             ticket = self.transfer.read(source.node, source.boot_id, pieces, DEADLINE_S)
-            reading[ticket] = batch
+            reading[ticket] = self._accepts(wanted)
         faults: list[str] = []
         failed = ""
         left = len(slots)
@@ -88,7 +88,7 @@ class Reader:
             for outcome in self.transfer.poll():
                 batch = reading.pop(outcome.ticket)
                 if outcome.state is TransferState.DONE:
-                    self._copier.submit(self._accepts(batch), done)
+                    self._copier.submit(batch, done)
                     continue
                 failed = failed or outcome.reason
                 left -= len(batch)

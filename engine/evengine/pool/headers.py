@@ -43,11 +43,6 @@ def write_header(view: memoryview, offset: int, header: Header) -> None:
     _HEADER.pack_into(view, offset, *header)
 
 
-def write_checked(view: memoryview, offset: int, header: Header, checksum: int) -> None:
-    """The header with that checksum in place of its own."""
-    _HEADER.pack_into(view, offset, *header[:4], checksum)
-
-
 def read_header(view: memoryview, offset: int) -> Header:
     return Header._make(_HEADER.unpack_from(view, offset))
 
@@ -64,6 +59,27 @@ def header_fault(found: Header, expected: Header) -> str:
     if found.generation != expected.generation:
         return f"generation {found.generation}, not {expected.generation}"
     return f"length {found.length_bytes}, not {expected.length_bytes}"
+
+
+def take_over(
+    view: memoryview, offset: int, block_bytes: int, theirs: Header, ours: Header
+) -> tuple[int, str]:
+    """Put our header in the place of theirs, if that is what lies there (checksums aside) and
+    the bytes behind it are those that it describes. Returns their checksum, or 0 and why not.
+
+    Every block that is fetched passes here, 256 of them while 16 MiB are copied (1.5 ms): so this
+    is read_header, header_fault, bytes_fault and write_header, written out.
+    """
+    found = _HEADER.unpack_from(view, offset)
+    checksum: int = found[4]
+    if found[:4] != theirs[:4]:
+        return 0, header_fault(Header._make(found), theirs)
+    start = offset + HEADER_BYTES
+    here = block_checksum(view[start : start + block_bytes])
+    if here != checksum:
+        return 0, checksum_fault(here, checksum)
+    _HEADER.pack_into(view, offset, *ours[:4], checksum)
+    return checksum, ""
 
 
 def bytes_fault(data: memoryview, checksum: int) -> str:
