@@ -111,6 +111,7 @@ class Reader:
         self._copier.close()
         self.transfer.close()
         self._wake.close()
+        self.memory.path.unlink()
 
     def _accepts(self, slots: Sequence[Slot]) -> list[Accept]:
         pool, theirs = self.pool, self._theirs

@@ -18,7 +18,7 @@ import msgspec
 from evctl.wire.messages import TransferAddress
 from evengine.pool.headers import HEADER_BYTES, boot_digest, slot_stride, write_header
 from evengine.pool.l2 import HostPool
-from evengine.pool.memory import KvMemory
+from evengine.pool.memory import KvMemory, sweep_stale
 from evengine.transfer import open_transfer
 from evengine.transfer.protocol import block_checksum
 
@@ -79,6 +79,7 @@ class Source:
 
 def main() -> None:
     backend, blocks, block_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    sweep_stale()
     boot_id = f"{os.getpid()}.{secrets.token_hex(4)}"
     memory = KvMemory(NODE, boot_id, 1, block_bytes, pool_bytes=blocks * slot_stride(block_bytes))
     pool = HostPool(boot_id, memory.pool(), blocks, block_bytes, offset=memory.pool_offset)
@@ -92,8 +93,7 @@ def main() -> None:
         pool.view[int(line) * pool.stride + HEADER_BYTES + DAMAGED_BYTE] ^= 1
         print("ok", flush=True)
     transfer.close()
-    pool.view.release()
-    memory.close()
+    memory.path.unlink()
 
 
 if __name__ == "__main__":

@@ -14,13 +14,12 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from evctl.core.errors import EvctlError
 from evengine.benches.reader import Reader, ReadFailedError
 from evengine.benches.source import Source
 from evengine.ports import Slot
-from evengine.transfer.mooncake_client import check
+from evengine.transfer.mooncake_client import check, import_engine
 
 SHAPES = {"contiguous": 1, "scattered": 2}
 """Every such slot holds a block that is asked for."""
@@ -130,10 +129,8 @@ def memcpy_of(reader: Reader) -> Callable[[Sequence[Slot]], Call]:
 
 def library_of(reader: Reader) -> Callable[[Sequence[Slot]], Call]:
     """A TransferEngine of its own over the reader's memory, with the pieces block by block."""
-    from mooncake.engine import TransferEngine
-
     memory, source = reader.memory, reader.source
-    engine: Any = TransferEngine()
+    engine = import_engine()
     check(engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", ""), "initialize")
     check(engine.batch_register_memory([memory.base], [memory.size_bytes]), "register memory")
 

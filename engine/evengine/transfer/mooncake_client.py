@@ -64,7 +64,7 @@ class MooncakeClient:
         self._batches: dict[int, Batch] = {}
         self._numbers = itertools.count(1)
         self._hold = memory.view[:]  # keeps it mapped for as long as the library may use it
-        self._engine = _import_engine()
+        self._engine = import_engine()
         self._scratch = mmap.mmap(-1, SCRATCH_BYTES)
         self.scratch_base = address_of(self._scratch)
         check(self._engine.initialize(host, "P2PHANDSHAKE", protocol, ""), "initialize")
@@ -171,7 +171,7 @@ def start_error(why: str) -> EvctlError:
     )
 
 
-def _import_engine() -> Any:
+def import_engine() -> Any:
     try:
         from mooncake.engine import TransferEngine
     except ImportError as error:
