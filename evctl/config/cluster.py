@@ -20,6 +20,7 @@ MODEL_KV_HEADS: Final[Mapping[str, int | None]] = {
     "random-6l384": 2,
     "random-8l512": 2,
     "random-4l256-latent": None,
+    "random-4l256-kv4": 4,
 }
 """Models that engines know, and the KV heads that a node's ranks divide; None: latent KV, which
 every rank keeps whole. A test holds this against the engine's own."""

@@ -30,6 +30,7 @@ BREAKS = [
     ("evctl/trace/x_break.py", "evctl.sim", "no arrow from evctl.trace to evctl.sim"),
     ("evctl/client/x_break.py", "evctl.control", "no arrow from evctl.client to evctl.control"),
     ("evctl/provision/x_break.py", "evctl.client", "no arrow from evctl.provision to"),
+    ("evctl/bench/exact/x_wire.py", "evctl.wire", "no arrow from evctl.bench to evctl.wire"),
     ("evctl/bench/x_break.py", "evctl.provision", "no arrow from evctl.bench to evctl.provision"),
     ("evctl/cli/x_break.py", "evctl.policy", "no arrow from evctl.cli to evctl.policy"),
     ("evctl/cli/x_serve.py", "evctl.serve", "no arrow from evctl.cli to evctl.serve"),

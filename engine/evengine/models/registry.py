@@ -127,6 +127,7 @@ _SPECS: dict[str, ModelSpec] = {
         _random_model(random_config("random-6l384", 6, 384, context_tokens=32_768)),
         _random_model(random_config("random-8l512", 8, 512)),
         _random_model(random_config("random-4l256-latent", 4, 256, latent=True)),
+        _random_model(random_config("random-4l256-kv4", 4, 256, n_heads=8, n_kv_heads=4)),
     )
 }
 

@@ -31,8 +31,8 @@ from evctl.bench.exact.stage import Sizes, Stage
 from evctl.bench.measurement import Row
 from evctl.core.errors import UsageError
 
-MODELS = ("random-4l256", "random-4l256-latent")
-"""Grouped-query and latent KV."""
+MODELS = ("random-4l256-kv4", "random-4l256-latent")
+"""Grouped-query KV of as many heads as RANKS needs, and latent KV."""
 RANKS = (1, 2, 4)
 LARGE = Sizes(l1_blocks=160, l2_blocks=1536)
 SMALL = Sizes(l1_blocks=64, l2_blocks=96)
@@ -49,7 +49,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     models: tuple[str, ...] = MODELS
     prompts: int = 60
-    ranks: tuple[int, ...] = (1,)
+    ranks: tuple[int, ...] = RANKS
     paths: tuple[str, ...] = ()
     transfer: str = "shm"
     entry: tuple[str, ...] = ENTRY
