@@ -127,7 +127,7 @@ def _play_all(
                 if path is PATHS[0]:
                     found.pools.append(_pool_bytes(stage, model.name, ranks))
                     found.others += _variety(model.name, ranks, played)
-            found.others += _integrity(stage, model.name, ranks)
+            found.others += _integrity(stage, model.name, ranks, small)
     assert expected is not None, "there is always the first path"
     return expected
 
@@ -183,12 +183,13 @@ def _variety(model: str, ranks: int, played: Played) -> list[Row]:
     ]
 
 
-def _integrity(stage: Stage, model: str, ranks: int) -> list[Row]:
+def _integrity(stage: Stage, model: str, ranks: int, small: bool) -> list[Row]:
     problems = [p for name in stage.driver.nodes for p in stage.driver.quiet(name).problems]
+    which = "small" if small else "large"
     first = f" ({problems[0]})" if problems else ""
     return [
         Row(
-            name=f"{model}, R = {ranks}: what engines find wrong in their caches{first}",
+            name=f"{model}, R = {ranks}: what engines find wrong in {which} caches{first}",
             value=len(problems),
             unit="problems",
             goal="0",
