@@ -28,6 +28,9 @@ from evctl.provision.doctor.library import (
 )
 from evctl.provision.doctor.report import Check, Level
 
+LEAST_RANGE: Final = 100
+"""Ports to choose for the library: an engine draws two more for each peer that has come back at
+a port that it had before, which in a narrow range it soon does."""
 UNAUTHENTICATED: Final = (
     "Mooncake listens on all interfaces and asks nobody who they are: whoever reaches these"
     " ports, users of this machine among them, reads and writes the KV memory of the node"
@@ -171,7 +174,7 @@ def _rules(subject: Subject, ports: tuple[PortRange, ...]) -> tuple[str, ...]:
 
 def _how_to_move(subject: Subject) -> str:
     """Where the range comes from."""
-    wanted = 2 * PORTS_EACH * len(subject.config.nodes)
+    wanted = max(LEAST_RANGE, 4 * PORTS_EACH * len(subject.config.nodes))
     low, high = VARIABLES
     said = f"The range is {told_ports([DEFAULT_PORTS])} unless {low} and {high} say otherwise"
     said += f" at evctl up: {wanted} ports or more, outside 32768-60999."
