@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route, Router
 
+from evctl.core.pool_status import AheadStatus, NodePool, PoolStatus, TierOccupancy
 from evctl.core.status import (
     ClusterStatus,
     ErrorBody,
@@ -28,6 +29,24 @@ from evctl.core.status import (
 from tests.client.fake_kv import KV, FakeKv
 
 QUEUE = QueueStatus(waiting=0, running=0, wait_p50_s=None, wait_p95_s=None)
+
+POOL = PoolStatus(
+    fetches=40,
+    fetched_blocks={"l1": 900, "own_l2": 300, "peer_l2": 600},
+    fetched_bytes={"l1": 58_982_400, "own_l2": 19_660_800, "peer_l2": 39_321_600},
+    fetch_s=8.0,
+    exposed_s=0.5,
+    share_hidden=0.9375,
+    recomputed_blocks={"deadline": 12, "gone": 3},
+    ahead=AheadStatus({"sent": 9, "done": 8, "lost": 1}, 120, 7_864_320, 16),
+    nodes=(
+        NodePool(
+            "n1",
+            TierOccupancy(1024, 256, (100, 20, 500), 0),
+            TierOccupancy(2048, 2000, (900, 100, 1000), 2),
+        ),
+    ),
+)
 
 
 def node(name: str, role: str, **changes: Any) -> NodeStatus:
@@ -74,6 +93,7 @@ def status(**changes: Any) -> ClusterStatus:
         "throughput_rps": 2.5,
         "nodes": (node("n1", "P", queue=2, running=1), node("n2", "P"), node("n3", "D")),
         "kv": KV,
+        "pool": POOL,
     }
     return ClusterStatus(**{**values, **changes})
 
