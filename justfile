@@ -27,11 +27,11 @@ imports:
 
 # The tests that take no time
 quick *ARGS:
-    pytest -q -n 2 -m "not slow and not system and not model and not netns" {{ ARGS }}
+    pytest -q -n 2 -m "not slow and not system and not model and not netns and not sglang" {{ ARGS }}
 
 # The fast tests, those that drive a screen or a server inside the test process included
 fast *ARGS:
-    pytest -q -n 2 -m "not system and not model and not netns" {{ ARGS }}
+    pytest -q -n 2 -m "not system and not model and not netns and not sglang" {{ ARGS }}
 
 # Any tests: just test tests/wire -k key
 test *ARGS:
@@ -50,6 +50,11 @@ model *ARGS:
     scripts/setup-transformers
     python -m evengine.models fetch smollm2-135m
     pytest -q -m "model and not netns" {{ ARGS }}
+
+# The tests with SGLang itself (as root; makes .venv-sglang, 3.6 GB)
+sglang *ARGS:
+    scripts/setup-sglang
+    pytest -q -m sglang {{ ARGS }}
 
 # Format, and fix what can be fixed without thought
 fmt:

@@ -16,40 +16,30 @@ from evctl.wire import Dialer, Listener, Received
 from evctl.wire.codec import WireError
 from evctl.wire.messages import (
     AnyMessage,
-    BlocksLanded,
-    BlocksVerified,
     CancelRequest,
     FetchAhead,
     GetInventory,
-    HandOver,
-    HandOverResult,
     Heartbeat,
     Hello,
     Inspect,
     Inspection,
     Inventory,
-    KvFetched,
-    KvGranted,
-    KvLocated,
     KvRefused,
-    LocateKv,
     Peers,
     Ping,
     Pong,
     RecallRequest,
     Reclassify,
     Refused,
-    ReleaseKv,
     ReserveKv,
     StartRequest,
     Stop,
     Welcome,
 )
 from evengine.blockstore import BlockStore
-from evengine.loop import Loop
 from evengine.outlet import Counters
 from evengine.peers import PeerSet
-from evengine.ports import Clock
+from evengine.ports import Clock, Engine, PeerHandler
 from evengine.uplink import Uplink
 from evengine.wake import Wake
 
@@ -68,7 +58,7 @@ _log = logging.getLogger("evengine.agent")
 
 
 class Agent:
-    """Runs a loop until it is told to stop."""
+    """Runs an engine until it is told to stop."""
 
     def __init__(
         self,
@@ -78,7 +68,7 @@ class Agent:
         listener: Listener,
         peers: PeerSet,
         uplink: Uplink,
-        loop: Loop,
+        engine: Engine,
         store: BlockStore,
         clock: Clock,
         wake: Wake,
@@ -90,7 +80,7 @@ class Agent:
         self._listener = listener
         self._peers = peers
         self._uplink = uplink
-        self._loop = loop
+        self._engine = engine
         self._store = store
         self._clock = clock
         self._wake = wake
@@ -107,28 +97,19 @@ class Agent:
             Peers: self._on_peers,
             StartRequest: self._on_start,
             CancelRequest: self._on_cancel,
-            RecallRequest: lambda m: self._loop.recall(m.request_id),
+            RecallRequest: lambda m: self._engine.recall(m.request_id),
             Reclassify: self._on_reclassify,
-            FetchAhead: lambda m: self._loop.traffic.fetch_ahead(m),
+            FetchAhead: lambda m: self._engine.fetch_ahead(m),
             GetInventory: self._on_get_inventory,
             Inspect: self._on_inspect,
             Stop: self._on_stop,
             Refused: self._on_refused,
         }
-        inbound, outbound = loop.inbound, loop.outbound
-        self._from_peer: dict[type, Callable[[str, Any], AnyMessage | None]] = {
+        self._peer_handlers = engine.peer_handlers()
+        self._from_peer: dict[type, PeerHandler] = {
+            **self._peer_handlers,
             Ping: lambda _, m: Pong(self._me.node, self._me.boot_id, m.sequence),
             ReserveKv: self._on_reserve,
-            BlocksLanded: inbound.on_landed,
-            HandOver: inbound.on_handover,
-            ReleaseKv: inbound.on_release,
-            KvGranted: outbound.on_granted,
-            KvRefused: outbound.on_refused,
-            BlocksVerified: outbound.on_verified,
-            HandOverResult: outbound.on_result,
-            LocateKv: loop.traffic.lender.on_locate,
-            KvFetched: loop.traffic.lender.on_fetched,
-            KvLocated: self._on_located,
             CancelRequest: lambda _, m: self._on_cancel(m),
             Refused: lambda _, m: self._on_refused(m),
         }
@@ -139,11 +120,11 @@ class Agent:
 
     def run(self) -> None:
         """Serve until stopped. Returns after the last message was handed to the sockets."""
-        while not self._stopping and not (self._draining and self._loop.idle):
+        while not self._stopping and not (self._draining and self._engine.idle):
             started_s = self._clock.now_s()
             self._greet()
             self._receive()
-            self._loop.turn()
+            self._engine.turn()
             now_s = self._clock.now_s()
             self._peers.tick(now_s)
             beat = now_s >= self._next_beat_s
@@ -214,9 +195,9 @@ class Agent:
 
     def _wait(self, now_s: float) -> None:
         """Sleep until a message comes, or until time itself may change something."""
-        if self._loop.traffic.polled or self._uplink.backlog:
+        if self._engine.polled or self._uplink.backlog:
             wait_s = TRANSFER_WAIT_S
-        elif not self._loop.idle:
+        elif not self._engine.idle:
             wait_s = ACTIVE_WAIT_S
         else:
             wait_s = IDLE_WAIT_S
@@ -239,7 +220,7 @@ class Agent:
                 boot_id=self._me.boot_id,
                 epoch=self._uplink.epoch,
                 sequence=self._sequence,
-                load=self._loop.load(),
+                load=self._engine.load(),
                 counters=self._all_counters(),
             )
         )
@@ -252,11 +233,11 @@ class Agent:
                 Refused("EV-2402", f"this is {self._hello.cluster!r}; a secret has 16-64 bytes")
             )
             return
-        if self._loop.kv_secret not in (b"", message.kv_secret):
+        if self._engine.kv_secret not in (b"", message.kv_secret):
             _log.error("the control plane has another KV secret; every block here is void")
             self._stopping = True
             return
-        self._loop.kv_secret = message.kv_secret
+        self._engine.kv_secret = message.kv_secret
         self._uplink.epoch = message.epoch
         self._store.forget_classes()
         self._next_beat_s = float("-inf")
@@ -267,10 +248,10 @@ class Agent:
             return
         self._peers_epoch = message.epoch
         for ended in self._peers.update(message.peers):
-            self._loop.traffic.peer_lost(ended.node, ended.boot_id)
+            self._engine.peer_lost(ended.node, ended.boot_id)
         self._poller = self._new_poller()
 
-    def _on_reserve(self, node: str, message: ReserveKv) -> AnyMessage:
+    def _on_reserve(self, node: str, message: ReserveKv) -> AnyMessage | None:
         if self._draining:
             return KvRefused(
                 message.request_id,
@@ -279,11 +260,7 @@ class Agent:
                 retry=False,
                 reason="this engine is about to stop",
             )
-        return self._loop.inbound.on_reserve(node, message)
-
-    def _on_located(self, node: str, message: KvLocated) -> None:
-        if self._loop.traffic.fetcher is not None:
-            self._loop.traffic.fetcher.flights.on_located(node, message)
+        return self._peer_handlers[ReserveKv](node, message)
 
     def _on_start(self, message: StartRequest) -> None:
         try:
@@ -294,20 +271,20 @@ class Agent:
                     next_step="send it to another node",
                     code="EV-2405",
                 )
-            if message.epoch != self._uplink.epoch or not self._loop.kv_secret:
+            if message.epoch != self._uplink.epoch or not self._engine.kv_secret:
                 raise EvctlError(
                     what="request not accepted",
                     why=f"it is of epoch {message.epoch}, this engine is in {self._uplink.epoch}",
                     next_step="send it again after Welcome",
                     code="EV-2403",
                 )
-            self._loop.submit(message)
+            self._engine.submit(message)
         except EvctlError as error:
             self._counters[f"refused_{error.code}"] += 1
             self._uplink.put(Refused(error.code, error.why, message.request_id))
 
     def _on_cancel(self, message: CancelRequest) -> None:
-        self._loop.cancel(message.request_id)
+        self._engine.cancel(message.request_id)
 
     def _on_reclassify(self, message: Reclassify) -> None:
         self._store.reclassify(message.epoch, RefClass(message.ref_class), message.keys)
@@ -332,9 +309,9 @@ class Agent:
                 node=self._me.node,
                 boot_id=self._me.boot_id,
                 ticket=message.ticket,
-                load=self._loop.load(),
+                load=self._engine.load(),
                 counters=self._all_counters(),
-                problems=tuple(self._loop.check_integrity()),
+                problems=tuple(self._engine.check_integrity()),
             )
         )
 
@@ -354,7 +331,7 @@ class Agent:
 
     def _all_counters(self) -> dict[str, float]:
         totals: dict[str, float] = dict(self._counters)
-        totals.update(self._loop.gauges())
+        totals.update(self._engine.gauges())
         totals["turn_overhead_max_ms"] = self._overhead_max_s * 1e3
         for name, counts in (
             ("control", self._control.counters),

@@ -128,7 +128,7 @@ class Loop:
             revoke=self._revoke,
             limits=limits.arrival,
         )
-        self.traffic = Traffic(
+        traffic = self.traffic = Traffic(
             boot_id=me.boot_id,
             store=store,
             copier=copier,
@@ -140,6 +140,8 @@ class Loop:
             outbound=self.outbound,
             limits=limits.fetch,
         )
+        self.peer_handlers, self.peer_lost = traffic.peer_handlers, traffic.peer_lost
+        self.fetch_ahead = traffic.fetch_ahead
 
     # ------------------------------------------------------------ requests in and out
 
@@ -192,6 +194,11 @@ class Loop:
         """Whether nobody counts on this node: no request, no room promised to one, and nothing
         of a request on its way to L2."""
         return not (len(self._roster) or self.traffic.under_way)
+
+    @property
+    def polled(self) -> bool:
+        """Whether a copy is under way that no message announces."""
+        return self.traffic.polled
 
     def gauges(self) -> dict[str, float]:
         """Present sizes, and sums that are not whole numbers, for heartbeats."""
@@ -397,20 +404,11 @@ class Loop:
 
     def _refuse_handover(self, message: HandOver) -> str:
         """Why a handed-over request cannot go on here, "" if it can."""
-        sampling = message.request.sampling
         try:
             self._check(message.request, known=message.request_id in self._roster, waiting=0)
         except schedule.RequestRefusedError as error:
             return error.why
-        if len(message.generated) != 1 or not (
-            0 <= message.generated[0] < self._executor.vocab_size
-        ):
-            return "a hand-over carries exactly one generated token of the vocabulary"
-        if sampling.temperature > 0 and sampling.seed is None:
-            return "a sampled request is handed over with its seed"
-        if len(message.logprobs) != (0 if sampling.logprobs is None else 1):
-            return "the logprobs are not those of the generated token"
-        return ""
+        return schedule.handover_fault(message, self._executor.vocab_size)
 
     def _full_for_arrivals(self) -> str:
         """Why no hand-over is taken now: the batch is full, or somebody waits for blocks here,

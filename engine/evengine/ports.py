@@ -1,5 +1,7 @@
-"""The five ports of the engine. The loop knows nothing but these.
+"""The ports of the engine. The loop knows nothing but the five below Engine, the agent nothing
+but Engine.
 
+Engine       serves requests in both phases                 loop.py; SGLang's scheduler
 Executor     runs one iteration of the model over L1        runner/ (torch), sglang/
 PrefixCache  which L1 slots hold which blocks               pool/l1.py, sglang/
 HostPool     L2: blocks in this node's host memory          pool/l2.py
@@ -11,9 +13,9 @@ submitted and polled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,7 +23,7 @@ from evctl.core.blocks import BlockKey
 from evctl.core.kv import KvLayout
 from evctl.core.sampling import SamplingParams, TokenLogprob
 from evctl.policy.eviction import RefClass
-from evctl.wire.messages import TransferAddress
+from evctl.wire.messages import AnyMessage, FetchAhead, Load, StartRequest, TransferAddress
 
 Slot = int
 """Index of one block in L1."""
@@ -35,6 +37,60 @@ class Clock(Protocol):
     def thread_cpu_s(self) -> float:
         """CPU seconds that the calling thread has used."""
         ...
+
+
+# ---------------------------------------------------------------- Engine
+
+PeerHandler = Callable[[str, Any], AnyMessage | None]
+"""(node, message of the type it is for) -> the answer, if any."""
+
+
+class Engine(Protocol):
+    """Requests of both phases on one node, whatever computes them (docs/decisions/009)."""
+
+    kv_secret: bytes
+
+    def submit(self, start: StartRequest) -> None:
+        """Queue a request. Raises EvctlError and changes nothing if it cannot run."""
+        ...
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request wherever it stands. False if it is not here."""
+        ...
+
+    def recall(self, request_id: str) -> None:
+        """Give back a request that has not begun; answered by a fact."""
+        ...
+
+    def fetch_ahead(self, message: FetchAhead) -> None:
+        """Fetch KV for a branch that is about to wake; answered by a fact."""
+        ...
+
+    def peer_handlers(self) -> Mapping[type, PeerHandler]:
+        """What to do with peers' messages about KV, by type."""
+        ...
+
+    def peer_lost(self, node: str, boot_id: str) -> None: ...
+
+    def turn(self) -> None:
+        """Take in what arrived and what was computed, start what can be started. Short."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody counts on this node."""
+        ...
+
+    @property
+    def polled(self) -> bool:
+        """Whether something is under way that neither a message nor a wake announces."""
+        ...
+
+    def load(self) -> Load: ...
+
+    def gauges(self) -> dict[str, float]: ...
+
+    def check_integrity(self) -> list[str]: ...
 
 
 # ---------------------------------------------------------------- Executor
@@ -121,7 +177,11 @@ class PrefixCache(Protocol):
         ...
 
     def allocate(self, count: int) -> list[Slot] | None:
-        """`count` private slots, evicting unpinned blocks if need be, or None and no change."""
+        """`count` private slots, evicting unpinned blocks if need be, or None and no change.
+
+        Whoever reserves for a peer leaves room for local work: two nodes whose slots are all
+        reserved for each other's KV would wait for ever.
+        """
         ...
 
     def publish(self, slot: Slot, key: BlockKey, parent: BlockKey, checksum: int) -> Slot:
@@ -211,6 +271,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
 class Transfer(Protocol):
     """One-sided copies between this node's KV memory and any peer's, in either direction.
+
+    The memory is registered once, by whoever opens the transfer; only close() takes that back.
 
     DONE proves nothing about the bytes: the reader verifies headers (rule 3). A FAILED ticket's
     destination is dirty until the peer is known to be unable to write (rule 4).

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 
 from evctl.core.blocks import BlockKey, block_keys
 from evctl.core.errors import EvctlError
-from evctl.wire.messages import StartRequest
+from evctl.wire.messages import HandOver, StartRequest
 from evengine.blockstore import BlockStore
 from evengine.ports import Batch, DecodeRow, Draw, Executor, PrefillChunk
 from evengine.request import Sequence
@@ -82,6 +82,18 @@ def check_request(
         _refuse(start, "EV-2309", f"a deadline of {start.deadline_s} s", "send a positive one")
     if waiting >= max_waiting:
         _refuse(start, "EV-2307", f"{waiting} requests are queued here", "try again later")
+
+
+def handover_fault(message: HandOver, vocab_size: int) -> str:
+    """What is wrong with what a hand-over carries beside its request, or ""."""
+    sampling = message.request.sampling
+    if len(message.generated) != 1 or not 0 <= message.generated[0] < vocab_size:
+        return "a hand-over carries exactly one generated token of the vocabulary"
+    if sampling.temperature > 0 and sampling.seed is None:
+        return "a sampled request is handed over with its seed"
+    if len(message.logprobs) != (0 if sampling.logprobs is None else 1):
+        return "the logprobs are not those of the generated token"
+    return ""
 
 
 def _refuse(start: StartRequest, code: str, why: str, next_step: str) -> None:

@@ -6,7 +6,20 @@ What the loop asks of every one of these, asked once.
 from __future__ import annotations
 
 from evctl.core.events import FetchAheadEnded
-from evctl.wire.messages import FetchAhead
+from evctl.wire.messages import (
+    BlocksLanded,
+    BlocksVerified,
+    FetchAhead,
+    HandOver,
+    HandOverResult,
+    KvFetched,
+    KvGranted,
+    KvLocated,
+    KvRefused,
+    LocateKv,
+    ReleaseKv,
+    ReserveKv,
+)
 from evengine.blockstore import BlockStore
 from evengine.fetch.fetcher import Fetcher
 from evengine.fetch.lender import Lender
@@ -15,7 +28,7 @@ from evengine.inbound import Inbound
 from evengine.outbound import Outbound
 from evengine.outlet import Counters, Outlet
 from evengine.pool.copier import Copier
-from evengine.ports import Clock, Transfer
+from evengine.ports import Clock, PeerHandler, Transfer
 from evengine.request import Sequence
 
 
@@ -90,6 +103,25 @@ class Traffic:
         self.lender.peer_lost(node, boot_id)
         if self.fetcher is not None:
             self.fetcher.peer_lost(node, boot_id)
+
+    def peer_handlers(self) -> dict[type, PeerHandler]:
+        """What to do with peers' messages about KV, by type."""
+        inbound, outbound, lender = self.inbound, self.outbound, self.lender
+        handlers: dict[type, PeerHandler] = {
+            ReserveKv: inbound.on_reserve,
+            BlocksLanded: inbound.on_landed,
+            HandOver: inbound.on_handover,
+            ReleaseKv: inbound.on_release,
+            KvGranted: outbound.on_granted,
+            KvRefused: outbound.on_refused,
+            BlocksVerified: outbound.on_verified,
+            HandOverResult: outbound.on_result,
+            LocateKv: lender.on_locate,
+            KvFetched: lender.on_fetched,
+        }
+        if self.fetcher is not None:
+            handlers[KvLocated] = self.fetcher.flights.on_located
+        return handlers
 
     # ------------------------------------------------------------ a request's KV
 

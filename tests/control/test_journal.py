@@ -20,25 +20,37 @@ from evctl.control.journal import (
 )
 from evctl.control.replay import JournalReader, replay
 from evctl.core.branches import BranchSignal
+from evctl.core.effects import Dispatch, FetchAhead
 from evctl.core.errors import IntegrityError, NotFoundError
-from evctl.core.events import Event, FromNode, Override, PrefillStarted, RequestArrived, Tick
+from evctl.core.events import (
+    Event,
+    FetchAheadEnded,
+    FetchEnded,
+    FromNode,
+    Override,
+    PrefillStarted,
+    RequestArrived,
+    Tick,
+)
+from evctl.core.kv import FetchPiece, FetchSource
 from evctl.policy.state import ClusterState, PolicyConfig, step
-from tests.policy.cluster import Cluster, keys
+from tests.policy.cluster import Cluster, keys, of
 
 encode = msgspec.msgpack.encode
 CONFIG = PolicyConfig(("n1", "n2", "n3"), "2P1D")
 
 
+class Recording(Cluster):
+    """Keeps what it was fed."""
+
+    def feed(self, event: Event) -> list:  # type: ignore[type-arg]
+        self.now_s += 0.01
+        self.recorded = [*getattr(self, "recorded", []), (self.now_s, event)]
+        return super().feed(event)
+
+
 def some_events(count: int) -> list[tuple[float, Event]]:
     """What a run of requests feeds, taken from a cluster of the policy tests."""
-    recorded: list[tuple[float, Event]] = []
-
-    class Recording(Cluster):
-        def feed(self, event: Event) -> list:  # type: ignore[type-arg]
-            self.now_s += 0.01
-            recorded.append((self.now_s, event))
-            return super().feed(event)
-
     cluster = Recording()
     for index in range(count):
         name = f"r{index}"
@@ -47,7 +59,7 @@ def some_events(count: int) -> list[tuple[float, Event]]:
         cluster.done(name)
     cluster.hold("1P2D")
     cluster.feed(Tick())
-    return recorded
+    return cluster.recorded
 
 
 def write(
@@ -71,6 +83,34 @@ def test_a_journal_replays_to_equal_effects_over_segments(tmp_path: Path) -> Non
     assert (report.steps, report.tail, report.epoch) == (len(events), "", 1)
     assert replay(segments(tmp_path)[1][2]).steps == len(events)
     assert all(path.stat().st_mode & 0o077 == 0 for path in segments(tmp_path)[1])
+
+
+def test_plans_and_fetches_ahead_replay_too(tmp_path: Path) -> None:
+    cluster = Recording(l2_blocks=100)
+    cluster.beat()
+    cluster.holds("n3", 2, *range(9))
+    branch = BranchSignal("b", expect_resume_s=0.5)
+    for index, fetched in enumerate((9, 4)):
+        name = f"r{index}"
+        cluster.arrive(name, 40, keys(*range(10)), branch)
+        node = cluster.state.requests[name].prefill_node
+        peers = (FetchSource("n3", fetched, 64 * fetched),)
+        cluster.fact(node, FetchEnded(name, 0, 0, peers, 0.3, 0.1, 9 - fetched, "gone"))
+        cluster.decode(name)
+        cluster.done(name)
+        cluster.beat()
+        for ahead in of(cluster.feed(Tick()), FetchAhead):
+            ended = FetchAheadEnded(ahead.ticket, peers, 0.2, 0)  # type: ignore[union-attr]
+            cluster.fact(ahead.node, ended)  # type: ignore[union-attr]
+    plans = [e.fetch for e in of(cluster.log, Dispatch)]  # type: ignore[union-attr]
+    assert plans == [(FetchPiece(0, 9, ("n3",)),)] * 2
+    assert len(of(cluster.log, FetchAhead)) == 2
+    write(tmp_path, cluster.recorded)
+    report = replay(tmp_path)
+    assert report.equal
+    assert report.steps == len(cluster.recorded)
+    changed = replay(tmp_path, msgspec.structs.replace(CONFIG, fetch_ahead=False))
+    assert not changed.equal, "the switch makes a difference"
 
 
 def test_another_configuration_shows_as_differences(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from evctl.config.cluster import ClusterConfig, NodeConfig
 from evctl.control.metrics import render_metrics
 from evctl.control.pool import MOST_CAUSES, PoolMeasures
 from evctl.core.branches import BranchSignal
@@ -24,6 +25,7 @@ from evctl.core.events import (
 from evctl.core.kv import FetchPiece, FetchSource
 from evctl.core.pool_status import TierOccupancy
 from evctl.policy.state import ClusterState, PolicyConfig, StepResult
+from evctl.serve import plan_of
 from evctl.wire.messages import FetchAhead, InventoryBlock, StartRequest
 from tests.control.fake_engine import LAYOUT, FakeEngine
 from tests.control.state import Output, collect, request_for, until
@@ -142,6 +144,28 @@ async def test_a_waiting_branch_is_fetched_for_and_all_of_it_shows(pool: Pool) -
         'evctl_engine{node="n1",what="l2_class1_blocks"} 2.0',
     ):
         assert line in text
+
+
+def test_the_policy_gets_what_the_cluster_file_says(tmp_path: Path) -> None:
+    config = ClusterConfig(
+        name="x",
+        nodes=[NodeConfig(name="a"), NodeConfig(name="b")],
+        split="1P1D",
+        api_keys={"key-one-1": "ann", "key-two-2": "bob"},
+        fetch_ahead=False,
+        suspect_after_s={"fork": 30.0},
+    )
+    (tmp_path / "cluster.json").write_text(config.model_dump_json())
+    settings, _ = plan_of(tmp_path)
+    assert settings.tenants == ("ann", "bob")
+    assert (settings.fetch_ahead, settings.suspect_after_s) == (False, {"fork": 30.0})
+
+
+async def test_the_policy_has_the_switches(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, fetch_ahead=False, suspect_after_s={"fork": 30.0})
+    config = stage.plane.state.config
+    assert (config.fetch_ahead, config.directory.suspect_after_s) == (False, {"fork": 30.0})
+    await stage.close()
 
 
 async def test_a_fetch_ahead_that_cannot_be_sent_is_over(pool: Pool) -> None:

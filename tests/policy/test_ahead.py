@@ -94,6 +94,50 @@ def test_a_branch_that_lacks_less_than_all_is_looked_after_again() -> None:
     assert cluster.due_s() is None
 
 
+def test_the_second_look_is_the_last() -> None:
+    cluster = Waiting(prior_fetch=FetchPrior(0.5, 0.2))
+    cluster.live("r", resume_s=4.0)
+    cluster.fact("n2", KvHeld(2, ROOT, keys(*range(5))))
+    assert cluster.tick(101.6) == []
+    assert cluster.due_s() == pytest.approx(102.5)
+    cluster.fact("n2", KvHeld(2, ROOT, keys(*range(8))))
+    (fetch,) = cluster.tick(102.51)
+    assert fetch.pieces == (FetchPiece(8, 10, ("n3",)),), "although a second before would do"
+
+
+def test_a_node_without_l2_is_not_fetched_for() -> None:
+    cluster = Waiting()
+    cluster.state.nodes["n1"].l2_blocks = 0
+    cluster.live("r", resume_s=2.0)
+    (fetch,) = cluster.tick(101.0)
+    assert fetch.node == "n2"
+
+
+def test_a_branch_has_one_fetch_under_way_whatever_it_does_meanwhile() -> None:
+    cluster = Waiting()
+    cluster.live("r", resume_s=2.0)
+    (fetch,) = cluster.tick(101.0)
+    cluster.live("s", resume_s=2.0)
+    assert cluster.tick(102.0) == []
+    cluster.ended(fetch)
+    cluster.live("t", resume_s=2.0)
+    assert len(cluster.tick(103.0)) == 1
+
+
+def test_peers_that_send_ahead_are_asked_last() -> None:
+    cluster = Waiting()
+    cluster.holds("n4", 2, *CONTEXT)
+    for name in ("a", "b"):
+        cluster.live(name, name, resume_s=2.0)
+    first, second = cluster.tick(101.0)
+    assert first.pieces[0].nodes == ("n3", "n4")
+    assert second.pieces[0].nodes == ("n4", "n3")
+    for fetch in (first, second):
+        cluster.ended(fetch)
+    speed = cluster.state.nodes["n1"].fetches
+    assert speed.blocks == 10 * 0.95 + 20, "the second had to wait for the first"
+
+
 def test_a_habit_takes_two_pauses_and_is_their_median() -> None:
     cluster = Waiting()
     for number, pause_s in enumerate((3.0, 2.0, 600.0, 4.0)):
@@ -145,6 +189,19 @@ def test_the_budget_is_that_of_the_cluster_and_the_room_that_of_the_node() -> No
     cluster.beat(l2_used=97)
     (third,) = of(cluster.feed(Tick()), FetchAhead)
     assert third.pieces == (FetchPiece(0, 3, ("n3",)),)  # type: ignore[union-attr]
+
+
+def test_what_nobody_needs_may_go_and_what_is_under_way_takes_room() -> None:
+    cluster = Waiting()
+    cluster.holds("n1", 2, 50, 51, 52, 53, 54)
+    cluster.holds("n1", 1, 60, 61, 62)
+    for name in ("a", "b"):
+        cluster.live(name, name, resume_s=2.0)
+    cluster.now_s = 101.0
+    cluster.beat(l2_used=94)
+    first, second = of(cluster.feed(Tick()), FetchAhead)
+    assert first.pieces == (FetchPiece(0, 10, ("n3",)),)  # type: ignore[union-attr]
+    assert second.pieces == (FetchPiece(0, 1, ("n3",)),), "6 are free, 5 unneeded"  # type: ignore[union-attr]
 
 
 def test_what_was_fetched_teaches_how_long_the_next_takes() -> None:

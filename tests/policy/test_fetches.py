@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from evctl.core.branches import BranchSignal
@@ -116,7 +118,12 @@ def test_load_spreads_over_the_peers_that_have_a_piece() -> None:
         cluster.holds(name, 2, *PATH)
     assert cluster.arrive("r", PROMPT, keys(*PATH)).fetch[0].nodes == ("n2", "n3", "n4")
     assert leased(cluster) == {"n2": 10}
-    cluster.feed(RequestCancelled("r"))
+    for name in ("n2", "n3"):
+        cluster.holds(name, 2, 50, 51, 52)
+    other = cluster.arrive("other", 14, keys(50, 51, 52))
+    assert other.fetch == (FetchPiece(0, 3, ("n3", "n2")),)
+    for name in ("r", "other"):
+        cluster.feed(RequestCancelled(name))
     long = tuple(range(20))
     cluster.holds("n2", 2, *long)
     cluster.holds("n3", 2, *long)
@@ -303,3 +310,48 @@ def test_times_are_never_negative_whatever_was_seen() -> None:
         times = [speed.fetch_s(blocks, prior) for blocks in (1, 10, 100, 1000)]
         assert times == sorted(times)
         assert times[0] >= 0.0
+
+
+# ---------------------------------------------------------------- against the block model
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_plans_are_what_a_model_of_single_blocks_says(seed: int) -> None:
+    """Nodes hold and lose blocks of two tiers at random; forks cut the path into runs."""
+    chance = random.Random(seed)
+    cluster = pool(nodes=5, split="1P4D")
+    names = ["n1", "n2", "n3", "n4", "n5"]
+    copies: dict[tuple[str, int], set[int]] = {(n, tier): set() for n in names for tier in (1, 2)}
+    for _ in range(25):
+        name, tier = chance.choice(names), chance.choice((1, 2, 2))
+        end = chance.randrange(1, 11)
+        if chance.random() < 0.6:
+            cluster.holds(name, tier, *range(end))
+            copies[name, tier] |= set(range(end))
+        elif chance.random() < 0.3:
+            cluster.holds(name, 1, *range(end), 100 + end)
+            copies[name, 1] |= set(range(end))
+        else:
+            gone = chance.randrange(end)
+            cluster.fact(name, KvEvicted(tier, keys(*range(gone, end))))
+            copies[name, tier] -= set(range(gone, end))
+    own = 0
+    while own in copies["n1", 1] | copies["n1", 2]:
+        own += 1
+    expected: list[tuple[int, frozenset[str]]] = []
+    for at in range(own, 10):
+        who = frozenset(name for name in names if at in copies[name, 2])
+        if not who:
+            break
+        if "n1" not in who:
+            expected.append((at, who))
+    planned = [
+        (at, set(piece.nodes))
+        for piece in cluster.arrive("r", PROMPT, keys(*PATH)).fetch
+        for at in range(piece.start, piece.end)
+    ]
+    assert [at for at, _ in planned] == [at for at, _ in expected]
+    for (_, asked), (_, who) in zip(planned, expected, strict=True):
+        assert asked <= who
+        assert len(asked) == min(3, len(who))
+    assert sum(leased(cluster).values()) == len(expected)
