@@ -7,6 +7,7 @@ holds a wrong byte; in the end every request has run with the right KV and nothi
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -240,5 +241,5 @@ class FetchMachine(RuleBasedStateMachine):
         return any(node.fetcher.count for node in self.world.nodes.values())
 
 
-TestFetches = FetchMachine.TestCase
+TestFetches = pytest.mark.timeout(900)(FetchMachine.TestCase)  # to shrink what it finds
 TestFetches.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

@@ -6,7 +6,7 @@ import pytest
 
 from evctl.policy.eviction import RefClass, make_order
 from evengine.pool.l2 import HostPool
-from tests.pool.test_l2 import BLOCK, DEPTH, KEYS, LIVE, STRIDE, TOTAL, checksum_of, fill
+from tests.pool.l2_format import BLOCK, DEPTH, KEYS, LIVE, STRIDE, TOTAL, checksum_of, fill
 
 
 def holding(pool: HostPool, keys: list[bytes]) -> None:
