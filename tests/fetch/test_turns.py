@@ -3,67 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evctl.core.events import FetchAheadEnded
 from evctl.core.kv import FetchPiece
-from evctl.policy.eviction import RefClass
-from evctl.wire.messages import FetchAhead, LocateKv
 from evengine.fetch.limits import FetchLimits
-from tests.fetch.nodes import ROOT, STRIDE, Node, chain
+from tests.fetch.nodes import STRIDE, chain
+from tests.fetch.scenes import BATCH, asked_for, path_of, run_all, two_nodes
 from tests.fetch.transport import How
-from tests.fetch.world import Asked, World
-
-BATCH = 3
-ONE_BATCH = FetchLimits(batch_blocks=BATCH, bytes_in_flight=1)
-"""The bound is reached with the first batch: the next one goes when that has come."""
-
-
-def path_of(first: int, length: int) -> list[int]:
-    return [first, *range(length - 1)]
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
-    yield world
-    world.close()
-
-
-def two_nodes(world: World, limits: FetchLimits = ONE_BATCH, l2_blocks: int = 120) -> list[Node]:
-    return [
-        world.start(name, limits=limits, l1_blocks=60, l2_blocks=l2_blocks) for name in ("a", "b")
-    ]
-
-
-def asked_for(world: World) -> list[bytes]:
-    """Keys of the letters that have not arrived, in their order."""
-    packed = b"".join(x.message.keys for x in world.wire if isinstance(x.message, LocateKv))
-    return [packed[at : at + 16] for at in range(0, len(packed), 16)]
-
-
-def run_all(world: World, requests: list[Asked]) -> None:
-    """To the end; nothing may be left."""
-    waiting = list(requests)
-    for _ in range(300):
-        for asked in list(waiting):
-            if not asked.admitted:
-                world.admit(asked)
-            if asked.runnable:
-                world.finish(asked)
-                waiting.remove(asked)
-        if world.calm() and not waiting:
-            break
-    assert waiting == []
-    world.clock.time_s += 60
-    world.turn()
-    for node in world.nodes.values():
-        assert node.problems() == []
-        assert {what: left for what, left in node.remains().items() if left} == {}
+from tests.fetch.world import World
 
 
 @settings(max_examples=30, deadline=None)
@@ -143,68 +93,25 @@ def test_a_request_that_ends_early_gives_up_what_is_in_the_batch_being_made(worl
     assert asked.ended()[0].missed_blocks > 0
 
 
-def test_requests_go_before_fetches_for_nobody(world: World) -> None:
+@pytest.mark.xfail(
+    strict=True,
+    reason="after one failed read, all that is queued for its peer is lost in the same turn: "
+    "recheck_peer() hides the peer until it answers a ping, and pump() does not wait for that",
+)
+def test_one_failed_read_costs_its_own_batch_alone(world: World) -> None:
+    """The peer answers the very next ping."""
     here, there = two_nodes(world)
-    soon, now = path_of(1, 6), path_of(2, 6)
-    there.plant(chain(soon) + chain(now))
-    pieces = (FetchPiece(0, 6, ("b",)),)
-    here.fetcher.fetch_ahead(FetchAhead("t", ROOT, b"".join(chain(soon)), pieces))
-    asked = world.request(here, now, pieces)
-    order = []
-    for _ in range(20):
-        here.turn(0.0)
-        order += asked_for(world)
-        world.calm()
-    assert order == chain(now) + chain(soon)
-    run_all(world, [asked])
-    (fact,) = [f for f in here.mailbox.told if isinstance(f, FetchAheadEnded)]
-    assert (fact.ticket, fact.missed_blocks, fact.peers[0].blocks) == ("t", 0, 6)
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_fetch_ahead_takes_no_needed_blocks_place(world: World, shared: bool) -> None:
-    """Not even when a request waits for another block of the same batch."""
-    here, there = two_nodes(world, FetchLimits(batch_blocks=4), l2_blocks=8)
-    kept, soon = path_of(1, 8), path_of(2, 4)
-    there.plant(chain(soon))
-    here.plant(chain(kept))
-    here.pool.classify(1, chain(kept)[6:], RefClass.UNREFERENCED)
-    pieces = (FetchPiece(0, 4, ("b",)),)
-    here.fetcher.fetch_ahead(FetchAhead("t", ROOT, b"".join(chain(soon)), pieces))
-    here.turn(0.0)
-    asked = [world.request(here, soon[:1], pieces)] if shared else []
-    run_all(world, asked)
-    gone = [key for key in chain(kept) if here.pool.find(key) is None]
-    assert set(gone) <= set(chain(kept)[6:]) or (shared and len(gone) == 1)
-    if shared:
-        assert asked[0].ended()[0].missed_blocks == 0
-
-
-def test_pieces_that_overlap_ask_for_each_block_once(world: World) -> None:
-    here, there = two_nodes(world)
-    path = path_of(0, 6)
+    path = path_of(0, 3 * BATCH)
     there.plant(chain(path))
-    pieces = [FetchPiece(2, 5, ("b",)), FetchPiece(-3, 4, ("b",)), FetchPiece(0, 99, ("b",))]
-    message = FetchAhead("t", ROOT, b"".join(chain(path)), tuple(pieces))
-    here.fetcher.fetch_ahead(message)
-    run_all(world, [])
-    assert here.counters["fetch_peer_blocks"] == 6
-    (fact,) = [f for f in here.mailbox.told if isinstance(f, FetchAheadEnded)]
-    assert (fact.missed_blocks, fact.peers[0].blocks) == (0, 6)
-
-
-def test_a_request_asks_each_block_of_the_node_of_its_own_piece(world: World) -> None:
-    """Whatever the order of the pieces, and whatever they say of other blocks."""
-    here, there = two_nodes(world)
-    other = world.start("c", limits=ONE_BATCH)
-    path = path_of(0, 6)
-    there.plant(chain(path)[:3])
-    other.plant(chain(path)[3:])
-    pieces = [FetchPiece(3, 6, ("c",)), FetchPiece(5, 2, ("b",)), FetchPiece(0, 3, ("b",))]
-    asked = world.request(here, path, pieces)
+    asked = world.request(here, path, [FetchPiece(0, len(path), ("b",))])
+    world.turn()
+    while world.wire:
+        world.deliver(0)
+    (ticket,) = here.transfer.pending
+    here.transfer.end(ticket, How.FAILED)
+    world.turn()
     run_all(world, [asked])
-    (fact,) = asked.ended()
-    assert [(peer.node, peer.blocks) for peer in fact.peers] == [("b", 3), ("c", 3)]
+    assert here.counters["fetch_peer_blocks"] >= 2 * BATCH
 
 
 def test_late_is_computed(world: World) -> None:

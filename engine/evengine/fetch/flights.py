@@ -128,12 +128,13 @@ class Flights:
         depth: int,
         nodes: Sequence[str],
     ) -> None:
-        """Wait for a block, with whoever waits for it already."""
+        """Wait for a block, with whoever waits for it already; whom each would ask is asked."""
         flight = self._by_key.get(key)
         if flight is None:
             flight = self._by_key[key] = Flight(key, parent, depth, nodes)
         else:
             self._counters["fetch_blocks_shared"] += 1
+            flight.nodes.extend(node for node in nodes if node not in flight.nodes)
         flight.waiters[waiter] = None
         if flight.state is FlightState.QUEUED:  # in several queues: whose turn comes first
             self._queues.setdefault(waiter, deque()).append(flight)
