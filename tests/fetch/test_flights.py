@@ -18,7 +18,7 @@ from evctl.policy.eviction import RefClass
 from evctl.wire.messages import FetchAhead
 from evengine.fetch.lender import LONGEST_S
 from evengine.fetch.limits import FetchLimits
-from tests.fetch.nodes import ROOT, STRIDE, chain
+from tests.fetch.nodes import ROOT, STRIDE, Node, chain
 from tests.fetch.transport import How
 from tests.fetch.world import Asked, World
 
@@ -50,7 +50,8 @@ class FetchMachine(RuleBasedStateMachine):
             self.world.start(name, limits=LIMITS, l2_blocks=20 if name == "c" else 9)
         self.asked: list[Asked] = []
         self.over: list[Asked] = []
-        self.aheads: list[tuple[str, str]] = []
+        self.aheads: list[str] = []
+        self.epoch = 0
 
     @initialize(at_b=st.lists(PATHS, max_size=2), at_c=st.lists(PATHS, min_size=1, max_size=4))
     def computed_before(self, at_b: list[Path], at_c: list[Path]) -> None:
@@ -60,10 +61,14 @@ class FetchMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ who wants what
 
-    @rule(name=st.sampled_from("aaab"), path=PATHS, pieces=PIECES)
-    def request(self, name: str, path: Path, pieces: list[FetchPiece]) -> None:
-        if name in self.world.nodes:
-            self.asked.append(self.world.request(self.world.nodes[name], path, pieces))
+    @rule(name=st.sampled_from("aaab"), path=PATHS, pieces=PIECES, admit=st.booleans())
+    def request(self, name: str, path: Path, pieces: list[FetchPiece], admit: bool) -> None:
+        node = self.world.nodes.get(name)
+        if node is not None:
+            self.asked.append(self.world.request(node, path, pieces))
+            if admit:
+                self.world.admit(self.asked[-1])
+            node.turn(self.world.clock.now_s())
 
     @precondition(lambda self: any(not one.admitted for one in self.asked))
     @rule(data=st.data())
@@ -90,7 +95,8 @@ class FetchMachine(RuleBasedStateMachine):
         ticket = f"t{number}"
         keys = b"".join(chain(path))
         node.fetcher.fetch_ahead(FetchAhead(ticket, ROOT, keys, tuple(pieces)))
-        self.aheads.append((node.boot_id, ticket))
+        self.aheads.append(ticket)
+        node.turn(self.world.clock.now_s())
 
     def end(self, asked: Asked) -> None:
         (fact,) = asked.ended() or [None]
@@ -104,12 +110,9 @@ class FetchMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ what goes on
 
-    @rule()
-    def turn(self) -> None:
-        self.world.turn()
-
-    @rule(rounds=st.integers(1, 3))
+    @rule(rounds=st.integers(0, 2))
     def all_is_well(self, rounds: int) -> None:
+        self.world.turn()
         for _ in range(rounds):
             self.world.calm()
 
@@ -122,28 +125,25 @@ class FetchMachine(RuleBasedStateMachine):
         else:
             self.world.deliver(index, again=fate == "comes again")
 
+    @precondition(lambda self: self.world.wire)
     @rule()
     def letters(self) -> None:
-        """All that are on their way, the last one first."""
-        for _ in range(len(self.world.wire)):
+        """All that are on their way, the last one first, and the answers to them."""
+        while self.world.wire:
             self.world.deliver(len(self.world.wire) - 1)
 
-    @rule(data=st.data(), how=st.sampled_from(How), turn=st.booleans())
+    @precondition(lambda self: self.reads())
+    @rule(data=st.data(), how=st.sampled_from([How.DONE, *How]), turn=st.booleans())
     def read_ends(self, data: st.DataObject, how: How, turn: bool) -> None:
-        reads = [(n, t) for n in self.world.nodes.values() for t in n.transfer.pending]
-        if reads:
-            node, ticket = data.draw(st.sampled_from(reads))
-            node.transfer.end(ticket, how)
+        node, ticket = data.draw(st.sampled_from(self.reads()))
+        node.transfer.end(ticket, how)
         if turn:
             self.world.turn()
 
-    @rule(data=st.data())
-    def late_write(self, data: st.DataObject) -> None:
-        late = [(n, i) for n in self.world.nodes.values() for i in range(len(n.transfer.late))]
-        if late:
-            node, index = data.draw(st.sampled_from(late))
-            node.transfer.write_late(index)
+    def reads(self) -> list[tuple[Node, int]]:
+        return [(node, t) for node in self.world.nodes.values() for t in node.transfer.pending]
 
+    @precondition(lambda self: any(n.copier.blocks_under_way for n in self.world.nodes.values()))
     @rule(turn=st.booleans())
     def copies(self, turn: bool) -> None:
         for node in self.world.nodes.values():
@@ -151,52 +151,52 @@ class FetchMachine(RuleBasedStateMachine):
         if turn:
             self.world.turn()
 
-    @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 3.0, 6.0, LONGEST_S + 1]))
+    @precondition(lambda self: any(n.transfer.late for n in self.world.nodes.values()))
+    @rule()
+    def late_writes(self) -> None:
+        for node in self.world.nodes.values():
+            while node.transfer.late:
+                node.transfer.write_late(0)
+
+    @rule(seconds=st.sampled_from([0.1, 0.1, 0.5, 0.5, 1.0, 3.0, 6.0, LONGEST_S + 1]))
     def time_passes(self, seconds: float) -> None:
         self.world.clock.time_s += seconds
         for node in self.world.nodes.values():
             node.transfer.forget_late()
+            node.mailbox.silent.clear()  # it has answered a ping meanwhile
 
-    @rule()
-    def peers_answer(self) -> None:
-        for node in self.world.nodes.values():
-            node.mailbox.silent.clear()
+    # ------------------------------------------------------------ what else happens
 
-    # ------------------------------------------------------------ what goes wrong
-
-    @rule(name=st.sampled_from("bc"))
-    def vanish(self, name: str) -> None:
-        if name not in self.world.nodes:
-            self.world.start(name, limits=LIMITS)
-            return
-        gone = self.world.nodes[name]
-        self.asked = [one for one in self.asked if one.node is not gone]
-        self.over = [one for one in self.over if one.node is not gone]
-        self.world.vanish(name)
-
-    @rule(name=st.sampled_from("abc"), path=PATHS)
-    def computed_elsewhere(self, name: str, path: Path) -> None:
-        """Other blocks may have to go for them."""
-        if name in self.world.nodes:
-            self.world.nodes[name].plant(chain(path))
-
-    @rule(data=st.data(), name=st.sampled_from("abc"))
-    def spoil(self, data: st.DataObject, name: str) -> None:
-        """A byte in host memory goes bad."""
+    @rule(
+        data=st.data(),
+        name=st.sampled_from("aabc"),
+        what=st.sampled_from(["vanish", "compute", "compute", "spoil", "spoil", "reclassify"]),
+    )
+    def meanwhile(self, data: st.DataObject, name: str, what: str) -> None:
         node = self.world.nodes.get(name)
-        held = sorted(node.pool.blocks(), key=lambda block: block.key) if node else []
-        if node is not None and held:
+        if node is None:
+            self.world.start(name, limits=LIMITS, l2_blocks=9)
+        elif what == "vanish" and name != "a":
+            self.asked = [one for one in self.asked if one.node is not node]
+            self.over = [one for one in self.over if one.node is not node]
+            self.world.vanish(name)
+        elif what == "compute":  # other blocks may have to go for these
+            node.plant(chain(data.draw(PATHS)))
+        elif what == "spoil":
+            self.spoil(data, node)
+        else:
+            self.epoch += 1
+            ref_class = data.draw(st.sampled_from(RefClass))
+            node.store.reclassify(self.epoch, ref_class, b"".join(chain(data.draw(PATHS))))
+
+    def spoil(self, data: st.DataObject, node: Node) -> None:
+        """A byte in host memory goes bad."""
+        held = sorted(node.pool.blocks(), key=lambda block: block.key)
+        if held:
             block = data.draw(st.sampled_from(held))
             if node.spoiled.get(block.key) is not block:
                 node.pool.data(block.slot)[5] ^= 1
                 node.spoiled[block.key] = block
-
-    @rule(path=PATHS, ref_class=st.sampled_from(RefClass))
-    def reclassify(self, path: Path, ref_class: RefClass) -> None:
-        self.epoch = getattr(self, "epoch", 0) + 1
-        keys = b"".join(chain(path))
-        for node in self.world.nodes.values():
-            node.store.reclassify(self.epoch, ref_class, keys)
 
     # ------------------------------------------------------------ what must hold
 
@@ -235,11 +235,11 @@ class FetchMachine(RuleBasedStateMachine):
         told = [
             f.ticket for f in self.world.nodes["a"].mailbox.told if isinstance(f, FetchAheadEnded)
         ]
-        assert sorted(told) == sorted(ticket for _, ticket in self.aheads)
+        assert sorted(told) == sorted(self.aheads)
 
     def fetching(self) -> bool:
         return any(node.fetcher.count for node in self.world.nodes.values())
 
 
 TestFetches = pytest.mark.timeout(900)(FetchMachine.TestCase)  # to shrink what it finds
-TestFetches.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestFetches.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
