@@ -128,12 +128,13 @@ class Flights:
         depth: int,
         nodes: Sequence[str],
     ) -> None:
-        """Wait for a block, with whoever waits for it already."""
+        """Wait for a block, with whoever waits for it already; whom each would ask is asked."""
         flight = self._by_key.get(key)
         if flight is None:
             flight = self._by_key[key] = Flight(key, parent, depth, nodes)
         else:
             self._counters["fetch_blocks_shared"] += 1
+            flight.nodes.extend(node for node in nodes if node not in flight.nodes)
         flight.waiters[waiter] = None
         if flight.state is FlightState.QUEUED:  # in several queues: whose turn comes first
             self._queues.setdefault(waiter, deque()).append(flight)
@@ -188,6 +189,7 @@ class Flights:
                 continue
             if batch and flight.nodes[0] != batch[0].nodes[0]:
                 break
+            flight.state = FlightState.UNDER_WAY  # it may be in this queue twice, and in others
             batch.append(queue.popleft())
         return batch
 
@@ -204,8 +206,6 @@ class Flights:
         batch = Batch(next(self._attempts), peer, flights)
         keys = b"".join(flight.key for flight in flights)
         message = LocateKv(self._boot_id, batch.attempt, keys, self._limits.hold_s)
-        for flight in flights:
-            flight.state = FlightState.UNDER_WAY
         batch.bytes = len(flights) * self._pool.stride
         self.bytes_in_flight += batch.bytes
         batch.answer_by_s = now_s + self._limits.answer_s
@@ -237,16 +237,18 @@ class Flights:
         self._read(batch, [(slots[i], generations[i]) for i in there])
 
     def _read(self, batch: Batch, where: list[tuple[Slot, int]]) -> None:
-        at_most = max(w.at_most for f in batch.flights for w in f.waiters or (_NOBODY,))
-        taken = self._pool.take(len(where), self._clock.now_s(), at_most)
-        if taken is None:
-            for flight in batch.flights:
-                self._lose(flight, "no_room")
-            batch.flights = []
+        taken = self._take_slots(batch.flights)
+        lost = [flight for flight, slot in zip(batch.flights, taken, strict=True) if slot is None]
+        there = [at for at, slot in enumerate(taken) if slot is not None]
+        batch.flights = [batch.flights[at] for at in there]
+        batch.slots = [slot for slot in taken if slot is not None]
+        where = [where[at] for at in there]
+        for flight in lost:
+            self._lose(flight, "no_room")
+        if not batch.flights:
             self._end(batch)
             return
         peer, stride = batch.peer, self._pool.stride
-        batch.slots = taken
         theirs = boot_digest(peer.boot_id)
         batch.theirs = [
             Header(theirs, flight.key, generation, self._pool.block_bytes, 0)
@@ -254,11 +256,26 @@ class Flights:
         ]
         pieces = [
             Piece(self._pool.slot_offset(ours), peer.transfer.pool_offset + slot * stride, stride)
-            for ours, (slot, _) in zip(taken, where, strict=True)
+            for ours, (slot, _) in zip(batch.slots, where, strict=True)
         ]
         ticket = self._transfer.read(peer.node, peer.boot_id, pieces, self._limits.transfer_s)
         del self._asked[batch.attempt]
         self._reading[ticket] = batch
+
+    def _take_slots(self, flights: Sequence[Flight]) -> list[Slot | None]:
+        """A slot for each flight, for as many as there is room. What may be evicted for it is
+        what whoever waits for that block may displace, not what the batch may."""
+        groups: dict[RefClass, list[int]] = {}
+        for at, flight in enumerate(flights):
+            at_most = max(waiter.at_most for waiter in flight.waiters or (_NOBODY,))
+            groups.setdefault(at_most, []).append(at)
+        taken: list[Slot | None] = [None] * len(flights)
+        for at_most, places in sorted(groups.items(), reverse=True):
+            count = min(len(places), self._pool.room(at_most))
+            slots = self._pool.take(count, self._clock.now_s(), at_most) or []
+            for at, slot in zip(places, slots, strict=False):
+                taken[at] = slot
+        return taken
 
     def on_outcomes(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:

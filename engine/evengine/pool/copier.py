@@ -93,9 +93,9 @@ class Copier:
         return True
 
     def wait(self, timeout_s: float) -> None:
-        """Until a job may have ended, at most so long."""
+        """Until a job may have ended or failed, at most so long."""
         with self._changed:
-            if not self._ended:
+            if not self._ended and self._error is None:
                 self._changed.wait(timeout_s)
 
     def close(self) -> None:
@@ -117,7 +117,9 @@ class Copier:
             try:
                 results = [self._copy(item) for item in items]
             except BaseException as error:
-                self._error = error
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
                 self._wake.set()
                 return
             with self._changed:
