@@ -68,6 +68,26 @@ def test_read_moves_exactly_these_bytes(node: Node, spawn: Spawn) -> None:
     assert there.call("digest") == digest(pattern(1))
 
 
+def test_nothing_is_done_before_its_last_piece_has_landed(node: Node, spawn: Spawn) -> None:
+    """Many large pieces that do not coalesce, looked at as soon as the ticket has ended."""
+    there = spawn("there")
+    there.call("fill", 1)
+    node.transfer.connect(there.address)
+    size = 8 * BLOCK_BYTES
+    pieces = [Piece(start, start, size) for start in range(0, SIZE_BYTES, 2 * size)]
+    source = pattern(1)
+    expected = [digest(source[p.local_offset : p.local_offset + size]) for p in pieces]
+    for _ in range(3):
+        node.memory.view[:] = bytes(SIZE_BYTES)
+        ticket = node.transfer.read("there", there.boot_id, pieces, 10.0)
+        while not (outcomes := node.transfer.poll()):
+            pass
+        assert [(one.ticket, one.state) for one in outcomes] == [(ticket, DONE)]
+        view = node.memory.view
+        found = [digest(view[p.local_offset : p.local_offset + size]) for p in pieces]
+        assert found == expected
+
+
 @pytest.mark.parametrize("push", [True, False], ids=["write", "read"])
 def test_more_pieces_than_one_batch_or_peer_takes(node: Node, spawn: Spawn, push: bool) -> None:
     there = spawn("there")

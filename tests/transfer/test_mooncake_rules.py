@@ -237,7 +237,7 @@ class BrokenEngine:
     ],
 )
 def test_the_start_fails_closed(monkeypatch: pytest.MonkeyPatch, broken: str, why: str) -> None:
-    monkeypatch.setattr(mooncake_client, "_import_engine", lambda: BrokenEngine(broken))
+    monkeypatch.setattr(mooncake_client, "import_engine", lambda: BrokenEngine(broken))
     memory = KvMemory("rules", boot := fresh_boot(), 1, 4096)
     with pytest.raises(EvctlError) as caught:
         MooncakeTransfer(memory, "rules", boot)

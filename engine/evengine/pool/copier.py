@@ -9,9 +9,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from evengine.pool.headers import Header, bytes_fault, header_fault, read_header, write_header
+from evengine.pool.headers import (
+    Header,
+    checksum_fault,
+    header_fault,
+    read_header,
+    take_over,
+    write_header,
+)
 from evengine.pool.l2 import HostPool
 from evengine.pool.pages import Pages
 from evengine.ports import Slot
@@ -107,6 +114,11 @@ class Copier:
         self._thread.join(CLOSE_WAIT_S)
 
     def _work(self) -> None:
+        by_type: dict[type, Callable[[Any], Checked]] = {
+            Keep: self._keep,
+            Restore: self._restore,
+            Accept: self._accept,
+        }
         while True:
             with self._changed:
                 while not self._jobs and not self._closed:
@@ -115,7 +127,7 @@ class Copier:
                     return
                 items, done = self._jobs.popleft()
             try:
-                results = [self._copy(item) for item in items]
+                results = [by_type[type(item)](item) for item in items]
             except BaseException as error:
                 with self._changed:
                     self._error = error
@@ -126,11 +138,6 @@ class Copier:
                 self._ended.append((results, done))
                 self._changed.notify_all()
             self._wake.set()
-
-    def _copy(self, item: Item) -> Checked:
-        if isinstance(item, Keep):
-            return self._keep(item)
-        return self._restore(item) if isinstance(item, Restore) else self._accept(item)
 
     def _keep(self, item: Keep) -> Checked:
         """The header goes last: whoever reads the slot too early sees that it is not there."""
@@ -146,18 +153,11 @@ class Copier:
             return Checked(0, fault)
         self._pages.write(item.l1_slot, self._pool.data(item.l2_slot))
         here = self._pages.checksum(item.l1_slot)
-        fault = (
-            "" if here == found.checksum else f"checksum {here:016x}, not {found.checksum:016x}"
-        )
-        return Checked(found.checksum, fault)
+        return Checked(found.checksum, checksum_fault(here, found.checksum))
 
     def _accept(self, item: Accept) -> Checked:
-        offset = item.l2_slot * self._pool.stride
-        found = read_header(self._pool.view, offset)
-        fault = header_fault(found, item.theirs)
-        fault = fault or bytes_fault(self._pool.data(item.l2_slot), found.checksum)
-        if fault:
-            return Checked(0, fault)
-        ours = item.ours._replace(checksum=found.checksum)
-        write_header(self._pool.view, offset, ours)
-        return Checked(found.checksum, "")
+        slot, theirs, ours = item
+        pool = self._pool
+        return Checked._make(
+            take_over(pool.view, slot * pool.stride, pool.block_bytes, theirs, ours)
+        )

@@ -44,24 +44,48 @@ def write_header(view: memoryview, offset: int, header: Header) -> None:
 
 
 def read_header(view: memoryview, offset: int) -> Header:
-    return Header(*_HEADER.unpack_from(view, offset))
+    return Header._make(_HEADER.unpack_from(view, offset))
 
 
 def header_fault(found: Header, expected: Header) -> str:
     """Why a slot does not hold the block that was expected in it, or "". The checksum is not
     compared: what it should be is known from the header alone (see bytes_fault)."""
+    if found[:4] == expected[:4]:
+        return ""
     if found.boot != expected.boot:
         return "header of another life"
     if found.key != expected.key:
         return f"header of block {found.key.hex()}"
     if found.generation != expected.generation:
         return f"generation {found.generation}, not {expected.generation}"
-    if found.length_bytes != expected.length_bytes:
-        return f"length {found.length_bytes}, not {expected.length_bytes}"
-    return ""
+    return f"length {found.length_bytes}, not {expected.length_bytes}"
+
+
+def take_over(
+    view: memoryview, offset: int, block_bytes: int, theirs: Header, ours: Header
+) -> tuple[int, str]:
+    """Put our header in the place of theirs, if that is what lies there (checksums aside) and
+    the bytes behind it are those that it describes. Returns their checksum, or 0 and why not.
+
+    Every block that is fetched passes here, 256 of them while 16 MiB are copied (1.5 ms): so this
+    is read_header, header_fault, bytes_fault and write_header, written out.
+    """
+    found = _HEADER.unpack_from(view, offset)
+    checksum: int = found[4]
+    if found[:4] != theirs[:4]:
+        return 0, header_fault(Header._make(found), theirs)
+    start = offset + HEADER_BYTES
+    here = block_checksum(view[start : start + block_bytes])
+    if here != checksum:
+        return 0, checksum_fault(here, checksum)
+    _HEADER.pack_into(view, offset, *ours[:4], checksum)
+    return checksum, ""
 
 
 def bytes_fault(data: memoryview, checksum: int) -> str:
     """Why these are not the bytes that a header describes, or ""."""
-    found = block_checksum(data)
-    return "" if found == checksum else f"checksum {found:016x}, not {checksum:016x}"
+    return checksum_fault(block_checksum(data), checksum)
+
+
+def checksum_fault(found: int, expected: int) -> str:
+    return "" if found == expected else f"checksum {found:016x}, not {expected:016x}"

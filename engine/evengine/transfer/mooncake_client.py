@@ -5,9 +5,11 @@ Nothing here is trusted with identity, deadlines or retries: that is mooncake.py
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,15 @@ def set_environment(protocol: str) -> None:
         os.environ["MC_FORCE_TCP"] = "1"
 
 
+class Batch:
+    """under_way: the library's ids of pieces that may not have ended, in the order they began.
+    failed: 0, or the code of one that did."""
+
+    def __init__(self) -> None:
+        self.under_way: deque[int] = deque()
+        self.failed = 0
+
+
 class MooncakeClient:
     """One TransferEngine over this node's KV memory, proven to work by a copy to itself.
 
@@ -50,8 +61,10 @@ class MooncakeClient:
 
     def __init__(self, memory: KvMemory, host: str, protocol: str) -> None:
         self._memory = memory
+        self._batches: dict[int, Batch] = {}
+        self._numbers = itertools.count(1)
         self._hold = memory.view[:]  # keeps it mapped for as long as the library may use it
-        self._engine = _import_engine()
+        self._engine = import_engine()
         self._scratch = mmap.mmap(-1, SCRATCH_BYTES)
         self.scratch_base = address_of(self._scratch)
         check(self._engine.initialize(host, "P2PHANDSHAKE", protocol, ""), "initialize")
@@ -68,6 +81,8 @@ class MooncakeClient:
     def submit(self, endpoint: str, base: int, pieces: Sequence[Piece], push: bool) -> int:
         """Start a batch; returns its id, 0 if it was not taken.
 
+        Each piece is a batch of its own to the library: it says of the others that they are done
+        as soon as their first piece is (transfer_check_status looks at no other).
         The first to an endpoint opens a session under the library's one lock: with a mute
         peer it holds up every other submission for a minute, so probe() comes first.
         """
@@ -76,13 +91,32 @@ class MooncakeClient:
             if push
             else self._engine.batch_transfer_async_read
         )
-        local = [self._memory.base + piece.local_offset for piece in pieces]
-        remote = [base + piece.remote_offset for piece in pieces]
-        return int(start(endpoint, local, remote, [piece.length_bytes for piece in pieces]))
+        local, pieces_left = self._memory.base, Batch()
+        for piece in pieces:
+            entry = [local + piece.local_offset], [base + piece.remote_offset]
+            library_id = int(start(endpoint, *entry, [piece.length_bytes]))
+            if library_id <= 0:
+                pieces_left.failed = -1
+                break
+            pieces_left.under_way.append(library_id)
+        if not pieces_left.under_way:
+            return 0
+        batch = next(self._numbers)
+        self._batches[batch] = pieces_left
+        return batch
 
     def status(self, batch: int) -> int:
-        """1 done, 0 running, negative failed. An id that has ended is never asked again."""
-        return int(self._engine.transfer_check_status(batch))
+        """1 done, 0 running, negative failed; both only once no piece is under way any more. An
+        id that has ended is never asked again."""
+        pieces = self._batches[batch]
+        while pieces.under_way:
+            status = self._library_status(pieces.under_way[0])
+            if status == 0:
+                return 0
+            pieces.under_way.popleft()
+            pieces.failed = min(pieces.failed, status)
+        del self._batches[batch]
+        return pieces.failed or 1
 
     def warm(self, peer: TransferAddress, deadline_s: float) -> bool:
         """Open the session with a small read into scratch memory; waits `deadline_s`."""
@@ -100,11 +134,14 @@ class MooncakeClient:
         batch = int(read(endpoint, [self.scratch_base], [remote], [length]))
         end_s = time.monotonic() + deadline_s
         while batch and time.monotonic() < end_s:
-            status = self.status(batch)
+            status = self._library_status(batch)
             if status:
                 return status == 1
             time.sleep(0.001)
         return False
+
+    def _library_status(self, library_id: int) -> int:
+        return int(self._engine.transfer_check_status(library_id))
 
     def _test_itself(self, protocol: str) -> None:
         """Read one half of the scratch memory into the other through the transport."""
@@ -134,7 +171,7 @@ def start_error(why: str) -> EvctlError:
     )
 
 
-def _import_engine() -> Any:
+def import_engine() -> Any:
     try:
         from mooncake.engine import TransferEngine
     except ImportError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import xxhash
 
@@ -22,19 +22,25 @@ SELF_TEST_DEADLINE_S = 5.0
 
 
 def coalesce(pieces: Sequence[Piece]) -> list[Piece]:
-    """The same copy in the fewest pieces: those contiguous on both sides become one.
+    """The same copy in the fewest pieces: those contiguous on both sides become one. Those that
+    can merge have the same distance between both sides.
 
     The order of the result is not that of the input: pieces of one batch have no order.
     """
     merged: list[Piece] = []
-    for piece in sorted(pieces, key=_diagonal):
-        last = merged[-1] if merged else None
-        if last is None or not _continues(last, piece):
-            merged.append(piece)
+    open_at, open_end, open_gap = 0, -1, 0  # of the piece that the next one may continue
+    for gap, local, length_bytes in sorted(
+        (p.remote_offset - p.local_offset, p.local_offset, p.length_bytes) for p in pieces
+    ):
+        end = local + length_bytes
+        if gap == open_gap and local <= open_end:
+            open_end = max(open_end, end)
             continue
-        end = max(_local_end(last), _local_end(piece))
-        length_bytes = end - last.local_offset
-        merged[-1] = Piece(last.local_offset, last.remote_offset, length_bytes)
+        if open_end >= 0:
+            merged.append(Piece(open_at, open_at + open_gap, open_end - open_at))
+        open_at, open_end, open_gap = local, end, gap
+    if open_end >= 0:
+        merged.append(Piece(open_at, open_at + open_gap, open_end - open_at))
     return merged
 
 
@@ -50,9 +56,8 @@ def range_fault(pieces: Sequence[Piece], local_bytes: int, remote_bytes: int) ->
     return ""
 
 
-def block_checksum(data: memoryview) -> int:
-    """xxh3-64 of the bytes. Guards against accidents, not against an adversary."""
-    return xxhash.xxh3_64_intdigest(data)
+block_checksum: Callable[[memoryview], int] = xxhash.xxh3_64_intdigest
+"""xxh3-64 of the bytes. Guards against accidents, not against an adversary."""
 
 
 def make_header(
@@ -101,20 +106,6 @@ def verify_header(
     if found != header.checksum:
         return f"checksum {found:016x}, not {header.checksum:016x}"
     return None
-
-
-def _diagonal(piece: Piece) -> tuple[int, int]:
-    """Pieces that can merge have the same distance between both sides."""
-    return piece.remote_offset - piece.local_offset, piece.local_offset
-
-
-def _continues(last: Piece, piece: Piece) -> bool:
-    same = _diagonal(last)[0] == _diagonal(piece)[0]
-    return same and piece.local_offset <= _local_end(last)
-
-
-def _local_end(piece: Piece) -> int:
-    return piece.local_offset + piece.length_bytes
 
 
 def _outside(side: str, offset: int, length_bytes: int, size_bytes: int) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from evctl.wire.messages import TransferAddress
 from evengine.pool.memory import KvMemory, address_of, owner_alive, segment_name
-from evengine.ports import Clock, Piece, TransferState
+from evengine.ports import Clock, TransferState
 from evengine.transfer.queued import PeerLife, QueuedTransfer
 from evengine.transfer.tickets import Ticket
 
@@ -132,11 +132,7 @@ class ShmTransfer(QueuedTransfer[ShmPeer]):
         """Copy a ticket's pieces. A dead owner's memory is harmless, but its ticket fails."""
         if peer.mapping is None or not self._book.start(ticket):
             return
-        fault = peer.death()
-        for piece in ticket.pieces:
-            fault = fault or self._copy_piece(peer, ticket, piece)
-            if fault:
-                break
+        fault = peer.death() or self._copy_pieces(peer, ticket)
         fault = fault or peer.death()
         if not fault:
             self._book.end(ticket, TransferState.DONE)
@@ -145,14 +141,24 @@ class ShmTransfer(QueuedTransfer[ShmPeer]):
         if fault == peer.death():
             self._distrust(peer, fault)
 
-    def _copy_piece(self, peer: ShmPeer, ticket: Ticket, piece: Piece) -> str:
+    def _copy_pieces(self, peer: ShmPeer, ticket: Ticket) -> str:
         """Returns why it stopped early, or "". memmove through ctypes releases the GIL."""
-        local = self._memory.base + piece.local_offset
-        remote = peer.base + piece.remote_offset
-        source, target = (local, remote) if ticket.push else (remote, local)
-        for start in range(0, piece.length_bytes, SLICE_BYTES):
-            if ticket.stop or self._clock.now_s() >= ticket.deadline_s:
-                return ticket.stop or "deadline passed"
-            length_bytes = min(SLICE_BYTES, piece.length_bytes - start)
-            ctypes.memmove(target + start, source + start, length_bytes)
+        local, remote, push = self._memory.base, peer.base, ticket.push
+        memmove = ctypes.memmove
+        unseen_bytes = SLICE_BYTES  # copied since the last look; a look before the first byte
+        for piece in ticket.pieces:
+            here, there = local + piece.local_offset, remote + piece.remote_offset
+            source, target = (here, there) if push else (there, here)
+            left_bytes = piece.length_bytes
+            while left_bytes:
+                if unseen_bytes >= SLICE_BYTES:
+                    if ticket.stop or self._clock.now_s() >= ticket.deadline_s:
+                        return ticket.stop or "deadline passed"
+                    unseen_bytes = 0
+                length_bytes = min(left_bytes, SLICE_BYTES - unseen_bytes)
+                memmove(target, source, length_bytes)
+                source += length_bytes
+                target += length_bytes
+                left_bytes -= length_bytes
+                unseen_bytes += length_bytes
         return ""

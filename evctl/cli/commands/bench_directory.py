@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -12,6 +11,7 @@ import typer
 
 from evctl.cli.commands.trace import complete_trace
 from evctl.cli.output import DocumentOption, Form, chosen, print_document, table
+from evctl.cli.telling import Telling
 from evctl.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def directory(
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
     size, times = (QUICK, repeats or 1) if quick else (FULL, repeats or 3)
     peer = peer_side(vs) if vs else None
-    told = _Progress()
+    told = Telling()
     if growth is not None:
         found = _grow(growth, size, peer, times, told)
     else:
@@ -76,9 +76,7 @@ def directory(
     return ExitCode.DONE if found.ok else ExitCode.FAILED
 
 
-def _grow(
-    wanted: Path, size: Size, peer: Side | None, repeats: int, told: _Progress
-) -> Measurement:
+def _grow(wanted: Path, size: Size, peer: Side | None, repeats: int, told: Telling) -> Measurement:
     from evctl.bench.directory import growth
     from evctl.bench.directory.run import machine
     from evctl.bench.measurement import Measurement
@@ -99,14 +97,3 @@ def _grow(
         machine=machine(),
         rows=growth.rows(points, name),
     )
-
-
-class _Progress:
-    """What is being measured, on stderr: in a terminal always the same line."""
-
-    def __init__(self) -> None:
-        self._moving = sys.stderr.isatty()
-
-    def __call__(self, what: str) -> None:
-        sys.stderr.write(f"\r\x1b[2K{what}" if self._moving else f"{what}\n")
-        sys.stderr.flush()
