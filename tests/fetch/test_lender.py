@@ -186,7 +186,7 @@ def test_an_answer_to_nothing_is_counted_and_ignored(
         ({"generations": (1, 1, -1, 2**63)}, 2),
         ({"generations": (0, 1, 1, 1)}, 4),
     ],
-    ids=str,
+    ids=range(10),
 )
 def test_an_answer_that_makes_no_sense_costs_its_blocks_alone(
     world: World, asked: Asked, changes: dict[str, object], missed: int

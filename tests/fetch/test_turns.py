@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,11 +93,6 @@ def test_a_request_that_ends_early_gives_up_what_is_in_the_batch_being_made(worl
     assert asked.ended()[0].missed_blocks > 0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="after one failed read, all that is queued for its peer is lost in the same turn: "
-    "recheck_peer() hides the peer until it answers a ping, and pump() does not wait for that",
-)
 def test_one_failed_read_costs_its_own_batch_alone(world: World) -> None:
     """The peer answers the very next ping."""
     here, there = two_nodes(world)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -151,20 +150,21 @@ class StepCopier(Copier):
 
     def __init__(self, *arguments: object) -> None:
         self._permits = threading.Semaphore(0)
-        self._sizes: deque[int] = deque()
+        self._waiting = 0
         super().__init__(*arguments)  # type: ignore[arg-type]
 
     def submit(self, items: Sequence[Item], done: Done) -> None:
-        self._sizes.append(len(items))
+        self._waiting += 1
         super().submit(items, done)
 
     def step(self) -> bool:
         """The next job is done, though not polled, when this returns. False without one."""
-        if not self._sizes:
+        if not self._waiting:
             return False
+        self._waiting -= 1
         with self._changed:
             before = len(self._ended)
-            self._permits.release(self._sizes.popleft())
+            self._permits.release()
             ended = self._changed.wait_for(
                 lambda: len(self._ended) > before or self._error is not None, STEP_LIMIT_S
             )
@@ -172,12 +172,12 @@ class StepCopier(Copier):
         return True
 
     def close(self) -> None:
-        self._permits.release(sum(self._sizes) + 1)
+        self._permits.release(self._waiting + 1)
         super().close()
 
-    def _copy(self, item: Item) -> Checked:
+    def _run(self, items: Sequence[Item]) -> list[Checked]:
         self._permits.acquire()
-        return super()._copy(item)
+        return super()._run(items)
 
 
 class Letter(NamedTuple):

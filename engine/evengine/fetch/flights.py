@@ -44,9 +44,10 @@ class FlightState(Enum):
 
 
 class Flight:
-    """One block on its way. nodes: whom to ask, the next in front."""
+    """One block on its way. nodes: whom to ask, the next in front. silent_s: since when none of
+    them answers. failed: whether a read of it has failed."""
 
-    __slots__ = ("depth", "key", "nodes", "parent", "state", "waiters")
+    __slots__ = ("depth", "failed", "key", "nodes", "parent", "silent_s", "state", "waiters")
 
     def __init__(self, key: BlockKey, parent: BlockKey, depth: int, nodes: Sequence[str]) -> None:
         self.key = key
@@ -54,6 +55,8 @@ class Flight:
         self.depth = depth
         self.nodes = deque(nodes)
         self.state = FlightState.QUEUED
+        self.silent_s: float | None = None
+        self.failed = False
         self.waiters: dict[Waiter, None] = {}
 
 
@@ -162,28 +165,33 @@ class Flights:
         for batch in [b for b in self._asked.values() if b.answer_by_s <= now_s]:
             self._outlet.recheck_peer(batch.peer.node)
             self._give_up(batch, "unreachable")
-        while self._queues and self.bytes_in_flight < self._limits.bytes_in_flight:
+        turns = len(self._queues)
+        while self._queues and turns and self.bytes_in_flight < self._limits.bytes_in_flight:
             waiter = self._whose_turn()
             queue = self._queues[waiter]
             self._queues.move_to_end(waiter)
-            self._ask(self._next_batch(queue), now_s)
+            flights = self._next_batch(queue, now_s)
+            self._ask(flights, now_s)
             if not queue:
                 self._queues.pop(waiter, None)
+            turns = len(self._queues) if flights else turns - 1
 
     def _whose_turn(self) -> Waiter:
         """Requests before fetches for nobody yet."""
         return next((w for w in self._queues if w.request_id), next(iter(self._queues)))
 
-    def _next_batch(self, queue: deque[Flight]) -> list[Flight]:
-        """The first flights of a queue that one and the same peer may be asked for."""
+    def _next_batch(self, queue: deque[Flight], now_s: float) -> list[Flight]:
+        """The first flights of a queue that one and the same peer may be asked for; none while
+        the first of them waits for its peer to answer a ping."""
         batch: list[Flight] = []
         while queue and len(batch) < self._limits.batch_blocks:
             flight = queue[0]
             if flight.state is not FlightState.QUEUED:
                 queue.popleft()
                 continue
-            self._skip_unreachable(flight)
-            if not flight.nodes:
+            if not self._turn_to_a_peer(flight):
+                if self._may_wait(flight, now_s):
+                    break
                 queue.popleft()
                 self._lose(flight, "unreachable")
                 continue
@@ -193,9 +201,22 @@ class Flights:
             batch.append(queue.popleft())
         return batch
 
-    def _skip_unreachable(self, flight: Flight) -> None:
-        while flight.nodes and self._outlet.peer(flight.nodes[0]) is None:
-            flight.nodes.popleft()
+    def _turn_to_a_peer(self, flight: Flight) -> bool:
+        """Have a node that answers in front of the flight's others. False if none does now."""
+        for _ in range(len(flight.nodes)):
+            if self._outlet.peer(flight.nodes[0]) is not None:
+                return True
+            flight.nodes.rotate(-1)
+        return False
+
+    def _may_wait(self, flight: Flight, now_s: float) -> bool:
+        """A peer is not spoken to until it has answered a ping, after a failed copy for example:
+        that takes moments if it lives."""
+        if not any(self._outlet.announced(node) for node in flight.nodes):
+            return False
+        if flight.silent_s is None:
+            flight.silent_s = now_s
+        return now_s - flight.silent_s < self._limits.answer_s
 
     def _ask(self, flights: list[Flight], now_s: float) -> None:
         if not flights:
@@ -288,7 +309,7 @@ class Flights:
             self._counters["fetch_reads_failed"] += 1
             self._outlet.recheck_peer(batch.peer.node)
             self._free(batch, settled=outcome.settled)
-            self._give_up(batch, "failed")
+            self._give_up(batch, "failed", again=True)
 
     def _free(self, batch: Batch, *, settled: bool) -> None:
         """Slots of a read that failed."""
@@ -352,10 +373,13 @@ class Flights:
             if (batch.peer.node, batch.peer.boot_id) == (node, boot_id):
                 self._give_up(batch, "unreachable")
 
-    def _give_up(self, batch: Batch, cause: str) -> None:
+    def _give_up(self, batch: Batch, cause: str, *, again: bool = False) -> None:
         flights, batch.flights = batch.flights, []
         self._end(batch)
         for flight in flights:
+            if again and not flight.failed:
+                flight.failed = True
+                flight.nodes.append(batch.peer.node)  # once, after it has answered a ping (rule 2)
             self._elsewhere(flight, cause)
 
     def _end(self, batch: Batch) -> None:
