@@ -2,13 +2,15 @@
 
 flip-received, swap-received: what was verified on arrival is damaged before it is used, as a
 bug or bad memory would. These must be caught by the suite, not by the engine.
-Any transfer.faulty.FaultKind by value: the third write to a peer goes wrong that way. These
-must be caught by the engine.
+Any transfer.faults.FaultKind by value: a call of its transfer goes wrong that way (--read N or
+--write N; the third write where neither is given). These must be caught by the engine.
+--orders FILE: what goes wrong may change at any time and is what the file says (fault_orders).
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from evengine.blockstore import BlockStore
@@ -16,17 +18,19 @@ from evengine.config import load_config
 from evengine.main import run_engine
 from evengine.pool.memory import KvMemory
 from evengine.ports import Transfer
-from evengine.request import Sequence
-from evengine.transfer.faulty import Fault, FaultKind, FaultyTransfer
+from evengine.request import Sequence as Request
+from evengine.transfer.faults import ByCall, Fault, FaultKind, Schedule
+from evengine.transfer.faulty import FaultyTransfer
+from tests.engine.fault_orders import Ordered, write_notes
 
-FAULTY_CALL = 2
+FAULTY_WRITE = 2
 
 
 def damage_received(fault: str) -> None:
     original = BlockStore.publish_received
 
     def publish_received(
-        self: BlockStore, seq: Sequence, held: int, checksums: dict[int, int]
+        self: BlockStore, seq: Request, held: int, checksums: dict[int, int]
     ) -> None:
         blocks = [self.pages.memory.block(slot) for slot in seq.slots]
         if fault == "flip-received":
@@ -40,18 +44,33 @@ def damage_received(fault: str) -> None:
     BlockStore.publish_received = publish_received  # type: ignore[method-assign]
 
 
-def main() -> None:
-    _, flag, fault, _, config_path = sys.argv
-    assert flag == "--fault"
-    config = load_config(Path(config_path))
-    if fault.endswith("-received"):
-        damage_received(fault)
+def nth_call(arguments: argparse.Namespace) -> Schedule:
+    fault = Fault(kind=FaultKind(arguments.fault), polls=20, offset=5)
+    if arguments.read is not None:
+        return ByCall({arguments.read: fault}, push=False)
+    call = FAULTY_WRITE if arguments.write is None else arguments.write
+    return ByCall({call: fault}, push=True)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Run one evctl engine that has a fault.")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--fault", default="")
+    parser.add_argument("--read", type=int, metavar="N")
+    parser.add_argument("--write", type=int, metavar="N")
+    parser.add_argument("--orders", type=Path)
+    arguments = parser.parse_args(argv)
+    config = load_config(arguments.config)
+    if arguments.fault.endswith("-received"):
+        damage_received(arguments.fault)
         run_engine(config)
         return
-    schedule = {FAULTY_CALL: Fault(kind=FaultKind(fault), polls=20, offset=5)}
+    orders = arguments.orders
 
     def wrap(transfer: Transfer, memory: KvMemory) -> Transfer:
-        return FaultyTransfer(transfer, schedule, memory)
+        if orders is not None:
+            return FaultyTransfer(transfer, Ordered(orders), memory, write_notes(orders))
+        return FaultyTransfer(transfer, nth_call(arguments), memory)
 
     run_engine(config, wrap)
 
