@@ -14,6 +14,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from evengine import agent
 from evengine.blockstore import BlockStore
 from evengine.config import load_config
 from evengine.main import run_engine
@@ -69,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         run_engine(config)
         return
     orders = arguments.orders
+    # delays are counted in polls: even an idle engine polls often, which bounds them in seconds
+    agent.IDLE_WAIT_S = agent.ACTIVE_WAIT_S
     # whoever asks for problems is told of damaged bytes in L2 before anybody reads them
     HostPool.check_integrity.__defaults__ = (True,)
 

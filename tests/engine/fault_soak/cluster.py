@@ -16,7 +16,9 @@ from tests.engine.fault_orders import NoteReader, Orders, TimedNote, give_orders
 from tests.engine.nursery import Born, Nursery
 
 NAMES = ("a", "b", "c")
-QUARANTINE_S = 1.2
+QUARANTINE_S = 2.5
+L1_BLOCKS, L2_BLOCKS = 90, 80
+"""Tight, so that what is freed too early is soon in other use."""
 LIMITS = {
     "chunk_tokens": 32,
     "max_running": 16,
@@ -62,8 +64,8 @@ class Cluster(Driver):
             NAMES,
             entries=entries,
             transfer=backend,
-            l1_blocks=140,
-            l2_blocks=150,
+            l1_blocks=L1_BLOCKS,
+            l2_blocks=L2_BLOCKS,
             limits=LIMITS,
         )
         self._nursery = Nursery()

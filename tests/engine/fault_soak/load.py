@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -17,8 +17,10 @@ from tests.engine.fault_soak.corpus import OUTPUT_TOKENS, Turn
 WIDTH = 7
 DEADLINE_S = 25.0
 """Above the sum of the engines' limits and of the work queued before a request, by far."""
-CANCELLED, AT_ANOTHER_NODE, STALE_HINTS, AHEAD = 0.06, 0.5, 0.15, 0.05
-"""Shares of the requests."""
+CANCELLED, AT_ANOTHER_NODE, STALE_HINTS, AHEAD, OLD = 0.06, 0.5, 0.15, 0.05, 0.2
+"""Shares of the requests. OLD: some of the last REMEMBERED, whose blocks go first where room is
+needed: a peer may ask for them at the very moment."""
+REMEMBERED = 120
 
 
 @dataclass
@@ -61,6 +63,7 @@ class Load:
         self._corpus = corpus
         self._rng = random.Random(seed)
         self._turns = self._next_turns()
+        self._asked: deque[tuple[str, Turn]] = deque(maxlen=REMEMBERED)
         self._tenants = 0
         self._names = 0
         self.live: list[Live] = []
@@ -139,7 +142,9 @@ class Load:
     def _submit(self) -> None:
         cluster, rng = self._cluster, self._rng
         up = [name for name in NAMES if name not in cluster.down]
-        tenant, turn = next(self._turns)
+        old = bool(self._asked) and rng.random() < OLD
+        tenant, turn = rng.choice(self._asked) if old else next(self._turns)
+        self._asked.append((tenant, turn))
         prefill = rng.choice(up)
         decode = rng.choice(up) if rng.random() < AT_ANOTHER_NODE else prefill
         self._names += 1

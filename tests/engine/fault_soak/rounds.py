@@ -17,12 +17,9 @@ from tests.engine.fault_soak.load import Load, Tally
 
 READS, WRITES = 0.4, 0.25
 """Of the calls that go wrong: some requests have to come through."""
-MAX_POLLS = 3
-"""An idle engine polls every quarter of a second; a late write has to come before the end of its
-slots' quarantine."""
-SLOW_POLLS = 30
-"""A slow copy ends within its transfer's time, and is wide enough for its source to be evicted,
-if anybody let that happen."""
+MAX_POLLS = 40
+"""An engine of ours polls every 20 ms at the latest: what comes late does so after a second at
+most, well within its slots' quarantine, and long after they would be in other use without one."""
 WINDOW_POLLS = 80
 """How long a copy stands half way, at about 5 ms each."""
 ROUND_LIMIT_S = 60.0
@@ -59,8 +56,7 @@ class Rounds:
     def transfers(self, kind: FaultKind, burst: int) -> Round:
         """Until `burst` faults of a kind took place, in reads and writes of all three nodes."""
         seed = self._rng.randrange(1 << 30)
-        polls = SLOW_POLLS if kind is FaultKind.SLOW else MAX_POLLS
-        orders = Orders(seed, (kind,), reads=READS, writes=WRITES, max_polls=polls)
+        orders = Orders(seed, (kind,), reads=READS, writes=WRITES, max_polls=MAX_POLLS)
 
         def faults() -> int:
             self._auditor.hear_all()
