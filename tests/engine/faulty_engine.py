@@ -17,7 +17,7 @@ from pathlib import Path
 from evengine import agent
 from evengine.blockstore import BlockStore
 from evengine.config import load_config
-from evengine.main import run_engine
+from evengine.main import JsonLines, run_engine
 from evengine.pool.l2 import HostPool
 from evengine.pool.memory import KvMemory
 from evengine.ports import Transfer
@@ -63,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", type=int, metavar="N")
     parser.add_argument("--orders", type=Path)
     arguments = parser.parse_args(argv)
-    logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level="INFO", handlers=[handler])
     config = load_config(arguments.config)
     if arguments.fault.endswith("-received"):
         damage_received(arguments.fault)
@@ -74,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     agent.IDLE_WAIT_S = agent.ACTIVE_WAIT_S
     # whoever asks for problems is told of damaged bytes in L2 before anybody reads them
     HostPool.check_integrity.__defaults__ = (True,)
+
 
     def wrap(transfer: Transfer, memory: KvMemory) -> Transfer:
         if orders is not None:

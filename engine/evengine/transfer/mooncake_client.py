@@ -9,6 +9,7 @@ import mmap
 import os
 import time
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ def set_environment(protocol: str) -> None:
         os.environ["MC_FORCE_TCP"] = "1"
 
 
+class Batch:
+    """Pieces that run, by the library's ids; failed: one that does not any more, or never did."""
+
+    def __init__(self, running: list[int], *, failed: bool) -> None:
+        self.running = running
+        self.failed = failed
+
+
 class MooncakeClient:
     """One TransferEngine over this node's KV memory, proven to work by a copy to itself.
 
@@ -59,6 +68,8 @@ class MooncakeClient:
         self._regions = [memory.base, self.scratch_base]
         sizes = [memory.size_bytes, SCRATCH_BYTES]
         check(self._engine.batch_register_memory(self._regions, sizes), "register memory")
+        self._batches: dict[int, Batch] = {}
+        self._next_batch = count(1)
         self._test_itself(protocol)
 
     def probe(self, endpoint: str) -> int:
@@ -66,23 +77,43 @@ class MooncakeClient:
         return int(self._engine.send_probe(endpoint))
 
     def submit(self, endpoint: str, base: int, pieces: Sequence[Piece], push: bool) -> int:
-        """Start a batch; returns its id, 0 if it was not taken.
+        """Start a batch; returns its id, 0 if nothing of it was taken.
 
-        The first to an endpoint opens a session under the library's one lock: with a mute
-        peer it holds up every other submission for a minute, so probe() comes first.
+        Each piece is a batch of its own to the library, which of a longer one tells the state
+        of the first piece only, and never frees it. The first to an endpoint opens a session
+        under the library's one lock: with a mute peer it holds up every other submission for a
+        minute, so probe() comes first.
         """
         start = (
             self._engine.batch_transfer_async_write
             if push
             else self._engine.batch_transfer_async_read
         )
-        local = [self._memory.base + piece.local_offset for piece in pieces]
-        remote = [base + piece.remote_offset for piece in pieces]
-        return int(start(endpoint, local, remote, [piece.length_bytes for piece in pieces]))
+        taken: list[int] = []
+        for piece in pieces:
+            local, remote = self._memory.base + piece.local_offset, base + piece.remote_offset
+            taken.append(int(start(endpoint, [local], [remote], [piece.length_bytes])))
+            if taken[-1] <= 0:
+                taken.pop()
+                break
+        if not taken:
+            return 0
+        number = next(self._next_batch)
+        self._batches[number] = Batch(taken, failed=len(taken) < len(pieces))
+        return number
 
     def status(self, batch: int) -> int:
-        """1 done, 0 running, negative failed. An id that has ended is never asked again."""
-        return int(self._engine.transfer_check_status(batch))
+        """1 all done, 0 some running, negative: all ended, and not all well. A batch that has
+        ended is never asked for again."""
+        known = self._batches[batch]
+        while known.running:
+            found = self._ask(known.running[-1])
+            if found == 0:
+                return 0
+            known.running.pop()
+            known.failed = known.failed or found < 0
+        del self._batches[batch]
+        return -1 if known.failed else 1
 
     def warm(self, peer: TransferAddress, deadline_s: float) -> bool:
         """Open the session with a small read into scratch memory; waits `deadline_s`."""
@@ -95,12 +126,16 @@ class MooncakeClient:
         self._engine = None
         self._hold.release()
 
+    def _ask(self, piece: int) -> int:
+        """1 done, 0 running, negative failed."""
+        return int(self._engine.transfer_check_status(piece))
+
     def _read_scratch(self, endpoint: str, remote: int, length: int, deadline_s: float) -> bool:
         read = self._engine.batch_transfer_async_read
         batch = int(read(endpoint, [self.scratch_base], [remote], [length]))
         end_s = time.monotonic() + deadline_s
         while batch and time.monotonic() < end_s:
-            status = self.status(batch)
+            status = self._ask(batch)
             if status:
                 return status == 1
             time.sleep(0.001)

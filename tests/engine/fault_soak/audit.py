@@ -10,7 +10,8 @@ from evctl.wire.messages import Inspection
 from evengine.transfer.faulty import Note
 from tests.engine.fault_soak.cluster import QUARANTINE_S, Cluster
 
-SETTLES_S = 10 * QUARANTINE_S
+SETTLES_S = QUARANTINE_S + 5.5
+"""What a dead peer left has to be gone by then; less than `idle_s`, which ends all the rest."""
 GAUGES = (
     "l2_pins",
     "loans",

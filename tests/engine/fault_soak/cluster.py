@@ -23,7 +23,7 @@ LIMITS = {
     "chunk_tokens": 32,
     "max_running": 16,
     "push": {"reserve_s": 3.0, "transfer_s": 2.0, "answer_s": 2.0, "retry_s": 0.02},
-    "arrival": {"quarantine_s": QUARANTINE_S, "ask_s": 0.5, "idle_s": 10.0},
+    "arrival": {"quarantine_s": QUARANTINE_S, "ask_s": 0.5, "idle_s": 20.0},
     "fetch": {
         "deadline_s": 4.0,
         "answer_s": 1.0,
