@@ -66,7 +66,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[MooncakeClient, Fi
     monkeypatch.setattr(mooncake_client, "_talks_tcp_to_itself", lambda: True)
     memory = KvMemory("batches", fresh_boot(), 1, 4096)
     yield MooncakeClient(memory, "127.0.0.1", "tcp"), engine
-    memory.path.unlink()
+    memory.close()
 
 
 Client = tuple[MooncakeClient, FirstPieceEngine]

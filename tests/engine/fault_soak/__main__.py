@@ -19,7 +19,7 @@ from pathlib import Path
 from evengine.models.store import ensure_model
 from evengine.transfer.faults import FaultKind
 from tests.engine.fault_soak.cluster import Cluster
-from tests.engine.fault_soak.corpus import make_corpus
+from tests.engine.fault_soak.corpus import ROOTS, make_corpus
 from tests.engine.fault_soak.rounds import Round, Rounds
 from tests.netns import ENTER, INSIDE
 
@@ -67,17 +67,23 @@ def run(
     burst: int,
     seed: int,
     model: str = "random-4l256",
+    roots: int = ROOTS,
+    options: Sequence[str] = (),
 ) -> list[tuple[Round, float]]:
-    """All rounds, and how long each took. Prints as it goes, and the table at the end."""
+    """All rounds, and how long each took. Prints as it goes, and the table at the end. roots: of
+    the corpus; options: of the engines."""
     prepared = ensure_model(model)
     started_s = time.monotonic()
-    corpus = make_corpus(folder / "corpus", prepared, seed)
+    corpus = make_corpus(folder / "corpus", prepared, seed, roots)
     done: list[tuple[Round, float]] = []
     print(
         f"{len(corpus)} prompts; {time.monotonic() - started_s:.1f} s; logs in {folder}",
         file=sys.stderr,
     )
-    with Cluster(folder, prepared, backend) as cluster, (folder / "rounds.log").open("a") as log:
+    with (
+        Cluster(folder, prepared, backend, options) as cluster,
+        (folder / "rounds.log").open("a") as log,
+    ):
         cluster.settle()
         rounds = Rounds(cluster, corpus, seed)
         try:

@@ -53,11 +53,14 @@ class QuickNode(Node):
 class Cluster(Driver):
     """A driver that knows what its engines hold, and which of them are down."""
 
-    def __init__(self, folder: Path, model: Path, backend: str) -> None:
+    def __init__(
+        self, folder: Path, model: Path, backend: str, options: Sequence[str] = ()
+    ) -> None:
+        """options: of tests.engine.faulty_engine, for all three."""
         self.orders = {name: folder / f"{name}.orders" for name in NAMES}
         for path in self.orders.values():
             give_orders(path, QUIET)
-        entries = {name: ["--orders", str(path)] for name, path in self.orders.items()}
+        entries = {name: [*options, "--orders", str(path)] for name, path in self.orders.items()}
         super().__init__(
             folder,
             model,

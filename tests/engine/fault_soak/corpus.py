@@ -26,7 +26,7 @@ class Turn:
     answer: tuple[int, ...]
 
 
-def make_corpus(folder: Path, model: Path, seed: int) -> list[Turn]:
+def make_corpus(folder: Path, model: Path, seed: int, roots: int = ROOTS) -> list[Turn]:
     """All turns in an order in which no turn comes before the one it goes on from. Answers are
     those of one engine that never reuses KV."""
     rng = random.Random(seed)
@@ -34,7 +34,7 @@ def make_corpus(folder: Path, model: Path, seed: int) -> list[Turn]:
     def fresh(bounds: tuple[int, int]) -> list[int]:
         return [rng.randrange(256) for _ in range(rng.randint(*bounds))]
 
-    stems = [fresh(STEM_TOKENS) for _ in range(ROOTS)]
+    stems = [fresh(STEM_TOKENS) for _ in range(roots)]
     contexts = [list(stem) for stem in stems for _ in range(FORKS)]
     turns: list[Turn] = []
     folder.mkdir()
@@ -46,8 +46,9 @@ def make_corpus(folder: Path, model: Path, seed: int) -> list[Turn]:
             for branch, (context, answer) in enumerate(zip(contexts, answers, strict=True)):
                 turns.append(Turn(branch, number, tuple(context), tuple(answer)))
                 context.extend(answer)
-            # every other turn, one branch is a fork of another's present context
-            contexts[number * 2 + 1] = list(contexts[number * 2])
+            # one branch is a fork of another's present context from here on
+            fork = number % (len(contexts) - 1)
+            contexts[fork + 1] = list(contexts[fork])
     distinct = {turn.answer for turn in turns}
     assert len(distinct) > len(turns) // 2, "the model says the same whatever it is asked"
     return turns
