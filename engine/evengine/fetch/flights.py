@@ -8,6 +8,7 @@ and whoever waits computes it.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
@@ -23,6 +24,8 @@ from evengine.pool.copier import Accept, Checked, Copier
 from evengine.pool.headers import Header, boot_digest
 from evengine.pool.l2 import HostPool
 from evengine.ports import Clock, Outcome, Piece, Slot, Transfer, TransferState
+
+_log = logging.getLogger("evengine.fetch")
 
 
 class Waiter(Protocol):
@@ -337,6 +340,8 @@ class Flights:
         for flight, slot, result in zip(batch.flights, batch.slots, results, strict=True):
             if result.fault:
                 self._counters["fetch_blocks_corrupt"] += 1
+                told = {"peer": batch.peer.node, "slot": slot, "why": result.fault}
+                _log.warning("a block that was read from a peer is refused", extra=told)
                 self._pool.give_back([slot])
                 bad.append(flight)
                 continue
