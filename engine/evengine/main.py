@@ -56,6 +56,10 @@ from evengine.wake import Wake
 
 WrapTransfer = Callable[[Transfer, KvMemory], Transfer]
 
+SWITCH_S = 0.0005
+"""How long one thread may keep the interpreter while another waits: the model's thread, the copier
+and the engine's own take turns in small steps. Python's default is ten times that."""
+
 LINGER_S = 1.0
 """How long a last message may take to leave when the engine stops."""
 
@@ -102,6 +106,7 @@ def run_engine(
 ) -> None:
     """Start an engine and serve until Stop or SIGTERM. wrap_transfer: for fault injection."""
     torch.set_num_threads(config.threads)
+    sys.setswitchinterval(SWITCH_S)
     share_of(load_model_config(Path(config.model)), 0, config.ranks)  # refuses what cannot be
     sweep_stale()
     with ExitStack() as resources:

@@ -57,6 +57,8 @@ class Traffic:
         self._transfer = transfer
         self._outlet = outlet
         self._clock = clock
+        self._longest_s = 0.0
+        """CPU time of the longest call of take(): nobody else on this node goes on meanwhile."""
         if store.pool is not None and copier is not None:
             self.fetcher = Fetcher(
                 boot_id=boot_id,
@@ -85,6 +87,11 @@ class Traffic:
 
     def take(self, now_s: float) -> None:
         """Take in what was copied, and give up what took too long."""
+        started_s = self._clock.thread_cpu_s()
+        self._take(now_s)
+        self._longest_s = max(self._longest_s, self._clock.thread_cpu_s() - started_s)
+
+    def _take(self, now_s: float) -> None:
         if self._copier is not None:
             self._copier.poll()
         outcomes = self._transfer.poll()
@@ -153,7 +160,10 @@ class Traffic:
 
     def gauges(self) -> dict[str, float]:
         """Present sizes, and sums that are not whole numbers, for heartbeats."""
-        found: dict[str, float] = {"loans": self.lender.count}
+        found: dict[str, float] = {
+            "loans": self.lender.count,
+            "pool_cpu_max_ms": self._longest_s * 1e3,
+        }
         if self.fetcher is not None:
             found |= {
                 "fetch_bytes_in_flight": self.fetcher.flights.bytes_in_flight,

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "trace": Entry("trace", "Replay recorded agent conversations, or measure them."),
     "bench": Entry("bench", "Measure parts of evctl on this machine."),
     "config": Entry("config", "Check and show cluster files and settings."),
+    "doctor": Entry("doctor", "Check this machine, and what a cluster opens to others."),
     "explain": Entry("explain", "Explain an error code or a term."),
     "completion": Entry("completion", "Print a completion script for a shell."),
     "version": Entry("version", "Print the version."),

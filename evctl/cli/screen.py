@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
-from evctl.cli.output import percent, seconds, table
+from evctl.cli.output import number_of, percent, seconds, table
 from evctl.cli.style import painted_state
+from evctl.core.pool_status import PoolStatus
 from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus, Refusal
+
+FETCHED: Final = (("own_l2", "own"), ("peer_l2", "peers"))
+"""Where blocks came from that were not in the node's L1."""
 
 
 def status_screen(status: ClusterStatus) -> str:
@@ -43,8 +48,34 @@ def _head(status: ClusterStatus) -> str:
         ("gateway", status.gateway or "-"),
         ("requests", f"{status.in_flight} in flight, {status.throughput_rps:.2f}/s; {counts}"),
         ("TTFT", ttft),
+        ("pool", "-" if status.pool is None else _pool(status.pool)),
     ]
     return "\n".join(f"{name:<9} {value}" for name, value in rows)
+
+
+def _pool(pool: PoolStatus) -> str:
+    """What was fetched from host memory, and what was computed though it was to be fetched."""
+    if pool.is_absent:
+        return "none, l2_tokens is 0"
+    if not pool.fetches:
+        return "nothing fetched yet"
+    found = pool.fetched_blocks
+    known = [(found[path], who) for path, who in FETCHED if path in found]
+    told = ", ".join(f"{blocks} {who}" for blocks, who in known) or "-"
+    parts = [f"{number_of(sum(blocks for blocks, _ in known), 'block')} fetched ({told})"]
+    if pool.share_hidden is not None:
+        parts.append(f"{percent(pool.share_hidden)} hidden")
+    return ", ".join([*parts, *_recomputed(pool.recomputed_blocks)])
+
+
+def _recomputed(by_cause: dict[str, int]) -> list[str]:
+    """Nothing, or how many blocks were computed for which causes, the most frequent first."""
+    causes = sorted(by_cause.items(), key=lambda each: (-each[1], each[0]))
+    causes = [(name.replace("_", " "), blocks) for name, blocks in causes if blocks]
+    if len(causes) < 2:
+        return [f"{blocks} recomputed ({name})" for name, blocks in causes]
+    told = ", ".join(f"{blocks} {name}" for name, blocks in causes)
+    return [f"{sum(by_cause.values())} recomputed ({told})"]
 
 
 def _queues(status: ClusterStatus) -> str:

@@ -88,7 +88,18 @@ def node_pool(engine: Engine) -> NodePool:
     load, hello = engine.load, engine.hello
     l1 = (load.l1_total_blocks, load.l1_used_blocks) if load else (hello.l1_blocks, 0)
     l2 = (load.l2_total_blocks, load.l2_used_blocks) if load else (hello.l2_blocks, 0)
-    return NodePool(engine.node, _tier(engine, "l1", *l1), _tier(engine, "l2", *l2))
+    return NodePool(
+        engine.node,
+        _tier(engine, "l1", *l1),
+        _tier(engine, "l2", *l2),
+        pins=_told(engine, "l2_pins"),
+        loans=_told(engine, "loans"),
+        write_queue_blocks=_told(engine, "l2_write_queue_blocks"),
+    )
+
+
+def _told(engine: Engine, name: str) -> int | None:
+    return int(engine.counters[name]) if name in engine.counters else None
 
 
 def _tier(engine: Engine, tier: str, total: int, used: int) -> TierOccupancy:

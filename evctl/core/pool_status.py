@@ -23,11 +23,16 @@ class TierOccupancy(msgspec.Struct, frozen=True):
 
 
 class NodePool(msgspec.Struct, frozen=True):
-    """What a node has of either tier."""
+    """What a node has of either tier. pins: on blocks of its L2, by reads of its own and of peers.
+    loans: attempts of peers that may read there. write_queue_blocks: waiting to be copied from
+    L1 to L2. Each of the three is None where the engine does not say."""
 
     node: str
     l1: TierOccupancy
     l2: TierOccupancy
+    pins: int | None = None
+    loans: int | None = None
+    write_queue_blocks: int | None = None
 
 
 class AheadStatus(msgspec.Struct, frozen=True):
@@ -60,3 +65,17 @@ class PoolStatus(msgspec.Struct, frozen=True):
     recomputed_blocks: dict[str, int] = {}
     ahead: AheadStatus = AheadStatus()
     nodes: tuple[NodePool, ...] = ()
+
+    @property
+    def mean_fetch_s(self) -> float | None:
+        """None before the first fetch."""
+        return self.fetch_s / self.fetches if self.fetches else None
+
+    @property
+    def is_absent(self) -> bool:
+        """There are nodes, none of them has an L2, and none had when anything was fetched."""
+        return (
+            bool(self.nodes)
+            and not self.fetches
+            and not any(n.l2.total_blocks for n in self.nodes)
+        )

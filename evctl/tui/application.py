@@ -190,6 +190,8 @@ class TopApp(LiveApp, inherit_bindings=False):
             for node in status.nodes:
                 if node.name == chosen:
                     return f"node {node.name}", msgspec.json.encode(node).decode()
+        if self.ui.panel == "pool" and status.pool is not None:
+            return "the pool", msgspec.json.encode(status.pool).decode()
         return "the status", msgspec.json.encode(status).decode()
 
     # ------------------------------------------------------------------------------- moving
@@ -205,6 +207,8 @@ class TopApp(LiveApp, inherit_bindings=False):
 
     def _step_panel(self, by: int) -> None:
         names = PANELS if self.ui.layout is Layout.TABS else ("nodes", "events")
+        if self.overview.takes_turns:
+            names = (*names, "pool")
         at = names.index(self.ui.panel) if self.ui.panel in names else 0
         self._show_panel(names[(at + by) % len(names)])
 

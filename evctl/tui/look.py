@@ -10,7 +10,8 @@ import msgspec
 
 
 class Glyphs(msgspec.Struct, frozen=True):
-    """One character each, except arrow. into: between two roles of a node."""
+    """One character each, except arrow. into: between two roles of a node. spark: from low to
+    high. stack: what blocks of a tier are, as in views/occupancy.py."""
 
     prefill: str = "■"
     decode: str = "◆"
@@ -19,6 +20,7 @@ class Glyphs(msgspec.Struct, frozen=True):
     full: str = "━"
     empty: str = "─"
     spark: str = "▁▂▃▄▅▆▇"
+    stack: str = "▓▒░×─"
     live: str = "●"
     stale: str = "◌"
     paused: str = "‖"
@@ -41,6 +43,7 @@ ASCII = Glyphs(
     full="#",
     empty=".",
     spark=".:-=+*#",
+    stack="#=-x.",
     live="*",
     stale="!",
     paused="=",

@@ -42,6 +42,7 @@ CASES = [
     ("branches --help", NEVER | LATE),
     ("branch end --help", NEVER | LATE),
     ("top absent", NEVER | LATE),
+    ("doctor --help", NEVER | LATE),
     ("nonsense", NEVER | LATE),
 ]
 

@@ -93,6 +93,8 @@ async def test_a_waiting_branch_is_fetched_for_and_all_of_it_shows(pool: Pool) -
             "l2_class1_blocks": 2.0,
             "l2_class2_blocks": 3.0,
             "l2_quarantined_blocks": 4.0,
+            "l2_pins": 3.0,
+            "loans": 0.0,
         }
     output = pool.run("r1", BranchSignal("b", expect_resume_s=0.2))
     engine, _ = await pool.sent("r1")
@@ -112,7 +114,7 @@ async def test_a_waiting_branch_is_fetched_for_and_all_of_it_shows(pool: Pool) -
     engine.fact(FetchAheadEnded(ahead.ticket, (FetchSource("n3", 2, 2000),), 0.1, 0))
     await until(lambda: not pool.plane.state.ahead.tickets, 5, "the fetch to end")
     engines = pool.plane.hub.engines.values()
-    await until(lambda: all(len(e.counters) == 5 for e in engines), 5, "heartbeats")
+    await until(lambda: all(len(e.counters) == 7 for e in engines), 5, "heartbeats")
     status = pool.plane.status().pool
     assert status is not None
     assert status.fetched_blocks == {"l1": 0, "own_l2": 0, "peer_l2": 1}
@@ -121,6 +123,8 @@ async def test_a_waiting_branch_is_fetched_for_and_all_of_it_shows(pool: Pool) -
     assert (status.ahead.blocks, status.ahead.outcomes["done"]) == (2, 1)
     assert [node.node for node in status.nodes] == ["n1", "n2", "n3"]
     assert status.nodes[2].l2 == TierOccupancy(60, 0, (1, 2, 3), 4)
+    told = status.nodes[2]
+    assert (told.pins, told.loans, told.write_queue_blocks) == (3, 0, None), "0 is told, None not"
     assert status.nodes[2].l1 == TierOccupancy(256, 10, (), 0), (
         "an engine that says half says none"
     )

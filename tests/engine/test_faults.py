@@ -15,7 +15,8 @@ from tests.engine.driver import Driver
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
-CAUGHT_BY_CHECKSUM = {FaultKind.CORRUPT, FaultKind.SWAPPED}
+CAUGHT_BY_CHECKSUM = {FaultKind.CORRUPT, FaultKind.SWAPPED, FaultKind.OTHER_LIFE}
+OF_WRITES = [kind for kind in FaultKind if kind is not FaultKind.WRONG_GENERATION]
 LIMITS = {"chunk_tokens": 64, "arrival": {"quarantine_s": 2.0}}
 PROMPT_TOKENS = 230
 BOTH_BACKENDS = pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def prompts(count: int, tokens: int = PROMPT_TOKENS) -> list[list[int]]:
     return [[rng.randrange(256) for _ in range(tokens)] for _ in range(count)]
 
 
-@pytest.mark.parametrize("kind", list(FaultKind), ids=lambda kind: kind.value)
+@pytest.mark.parametrize("kind", OF_WRITES, ids=lambda kind: kind.value)
 def test_a_transfer_that_misbehaves(tmp_path: Path, prepared_model, kind: FaultKind) -> None:
     """The faulty write is the second of the first request: blocks in its middle."""
     entries = {"a": ["-m", "tests.engine.faulty_engine", "--fault", kind.value]}
@@ -47,7 +48,7 @@ def test_a_transfer_that_misbehaves(tmp_path: Path, prepared_model, kind: FaultK
             assert counters["kv_blocks_bad_checksum"] >= 1
             assert counters.get("push_failed", 0) == 0
         else:
-            assert counters["push_failed"] == 1
+            assert counters.get("push_failed", 0) == (kind is not FaultKind.SLOW)
         for name in "ab":
             assert driver.quiet(name).problems == ()
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import pytest
-import zmq
 
 from evctl.core.sampling import SamplingParams
-from evctl.wire.codec import MAX_MESSAGE_BYTES, PROTOCOL_VERSION, decode, encode
-from evctl.wire.keys import KeyPair, generate_keypair, to_z85
+from evctl.wire.codec import MAX_MESSAGE_BYTES, PROTOCOL_VERSION, encode
+from evctl.wire.keys import KeyPair, generate_keypair
 from evctl.wire.messages import (
-    AnyMessage,
     BlocksLanded,
     HandOver,
     HandOverResult,
@@ -29,34 +27,12 @@ from evctl.wire.messages import (
     Stop,
 )
 from tests.engine.driver import Driver
+from tests.engine.raw_peer import assert_alive, counter
 
 ATTEMPTS = itertools.count(1)
 LIMITS = {"arrival": {"quarantine_s": 3.0}}
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
-
-
-class RawPeer:
-    """A DEALER with CURVE that sends any bytes to an engine's peer channel."""
-
-    def __init__(self, endpoint: str, server_key: bytes, keypair: KeyPair) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.curve_publickey = to_z85(keypair.public).encode()
-        self._socket.curve_secretkey = to_z85(keypair.secret).encode()
-        self._socket.curve_serverkey = to_z85(server_key).encode()
-        self._socket.linger = 0
-        self._socket.connect(endpoint)
-
-    def ask(self, frame: bytes, timeout_s: float = 20.0) -> AnyMessage | None:
-        """The answer to one frame, None if there is none in time."""
-        self._socket.send(frame)
-        if not self._socket.poll(timeout_s * 1000):
-            return None
-        return decode(self._socket.recv())
-
-    def close(self) -> None:
-        self._context.destroy(linger=0)
 
 
 @pytest.fixture(scope="module")
@@ -66,44 +42,6 @@ def driver(tmp_path_factory: pytest.TempPathFactory, prepared_model) -> Iterator
         folder, prepared_model("random-4l256"), names=("a",), l1_blocks=64, limits=LIMITS
     ) as running:
         yield running
-
-
-@pytest.fixture
-def stranger(driver: Driver) -> KeyPair:
-    """A key that the control plane announced as node x."""
-    keypair = generate_keypair()
-    hello = driver.nodes["a"].hello
-    assert hello is not None
-    other = msgspec.structs.replace(
-        hello.peer, node="x", boot_id="xx", public_key=keypair.public, endpoint="tcp://127.0.0.1:9"
-    )
-    driver.send("a", Peers(driver.epoch, (hello.peer, other)))
-    driver.inspect("a")
-    return keypair
-
-
-@pytest.fixture
-def connect(driver: Driver) -> Iterator[Callable[[KeyPair], RawPeer]]:
-    opened: list[RawPeer] = []
-    hello = driver.nodes["a"].hello
-    assert hello is not None
-
-    def open_peer(keypair: KeyPair, server_key: bytes = hello.peer.public_key) -> RawPeer:
-        opened.append(RawPeer(hello.peer.endpoint, server_key, keypair))
-        return opened[-1]
-
-    yield open_peer
-    for peer in opened:
-        peer.close()
-
-
-def assert_alive(driver: Driver) -> None:
-    assert driver.run([[1, 2, 3, 4]], max_tokens=3)
-    assert driver.quiet("a").problems == ()
-
-
-def counter(driver: Driver, name: str) -> float:
-    return driver.inspect("a").counters.get(name, 0)
 
 
 def test_an_unknown_key_never_gets_in(driver: Driver, stranger: KeyPair, connect) -> None:

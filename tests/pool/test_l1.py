@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from evctl.policy.eviction import RefClass
+from evctl.policy.eviction import RefClass, make_order
 from evengine.pool.l1 import L1Cache
 
 TOTAL = 12
@@ -237,3 +237,14 @@ def fill(l1: L1Cache, keys: list[bytes]) -> list[int]:
             slots[block] = l1.publish(slots[block], key, parent, block)
     l1.release(slots)
     return slots
+
+
+def test_the_order_that_is_handed_in_is_the_one_in_use() -> None:
+    """An order that holds nothing yet is false, like every empty container."""
+    l1 = L1Cache(2, order=make_order("lru", 2))
+    for key in (b"a" * 16, b"b" * 16):
+        (slot,) = l1.allocate(1) or ()
+        l1.release([l1.publish(slot, key, b"", 0)])
+    l1.classify(1, [b"b" * 16], RefClass.UNREFERENCED)
+    l1.allocate(1)
+    assert l1.take_evicted() == [b"a" * 16], "by last use, whoever needs it"

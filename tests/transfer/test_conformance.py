@@ -105,6 +105,33 @@ def test_more_pieces_than_one_batch_or_peer_takes(node: Node, spawn: Spawn, push
     assert found == digest(bytes(expected))
 
 
+@pytest.mark.parametrize("push", [True, False], ids=["write", "read"])
+def test_done_means_that_the_last_piece_has_landed_too(
+    node: Node, spawn: Spawn, push: bool
+) -> None:
+    """A byte and then megabytes: whoever looks at the first piece alone is early by far."""
+    there = spawn("there")
+    node.transfer.connect(there.address)
+    big = SIZE_BYTES - 2 * BLOCK_BYTES
+    tail = big - BLOCK_BYTES
+    pieces = [Piece(SIZE_BYTES - 1, 0, 1), Piece(0, BLOCK_BYTES, big)]
+    start = node.transfer.write if push else node.transfer.read
+    for seed in range(3, 8):
+        there.call("fill", seed if not push else 1)
+        node.memory.view[:] = pattern(seed if push else 1)
+        ticket = start("there", there.boot_id, pieces, 10.0)
+        while not (outcomes := node.transfer.poll()):
+            pass
+        found = (
+            there.call("digest", tail + BLOCK_BYTES, BLOCK_BYTES)
+            if push
+            else digest(node.memory.view[tail:big])
+        )
+        assert [(o.ticket, o.state) for o in outcomes] == [(ticket, DONE)]
+        at = tail if push else tail + BLOCK_BYTES
+        assert found == digest(pattern(seed)[at : at + BLOCK_BYTES])
+
+
 def test_runs_of_blocks_in_any_order(node: Node, spawn: Spawn) -> None:
     """Contiguous on both sides, on one only, and backwards: coalescing changes no byte."""
     there = spawn("there")

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from evengine.pool.headers import HEADER_BYTES, Header, header_fault, read_header, write_header
 from evengine.ports import Outcome, Piece
-from evengine.transfer.faulty import Fault, FaultKind, FaultyTransfer
+from evengine.transfer.faults import Fault, FaultKind
+from evengine.transfer.faulty import FaultyTransfer, Note
 from evengine.transfer.protocol import make_header, verify_header
 
 from .conftest import Node
@@ -129,3 +131,108 @@ def test_a_partial_batch(node: Node, there: Peer, report: object) -> None:
     assert outcome.state is report
     assert outcome.settled is (report is DONE)
     assert faults_of_read_blocks(node) == ["checksum", "checksum"]
+
+
+# ------------------------------------------------------------ slots of L2: a header, then bytes
+
+SLOT_HEADERS = [Header(b"b" * 16, key, 6, BLOCK_BYTES - HEADER_BYTES, 77) for key in KEYS]
+SLOTS = [Piece(i * BLOCK_BYTES, i * BLOCK_BYTES, BLOCK_BYTES) for i in range(2)]
+
+
+def lend_slots(node: Node, there: Peer) -> None:
+    """Make the peer's first two blocks slots of L2, and forget them here."""
+    for piece, header in zip(SLOTS, SLOT_HEADERS, strict=True):
+        write_header(node.memory.view, piece.local_offset, header)
+    ticket = node.transfer.write("there", there.boot_id, SLOTS, 10.0)
+    assert wait_for(node.transfer, [ticket], 15)[ticket].state is DONE
+    node.memory.view[:] = pattern(2)
+
+
+def read_slots(node: Node, there: Peer, fault: Fault) -> tuple[Outcome, list[str], list[Note]]:
+    lend_slots(node, there)
+    sent = bytes(pattern(2)[HEADER_BYTES:BLOCK_BYTES])
+    notes: list[Note] = []
+    faulty = FaultyTransfer(node.transfer, {0: fault}, node.memory, notes.append)
+    ticket = faulty.read("there", there.boot_id, SLOTS, 10.0)
+    outcome = wait_for(faulty, [ticket], 15)[ticket]
+    assert bytes(node.memory.block(0)[HEADER_BYTES:]) == sent, "the block's own bytes are right"
+    found = [
+        header_fault(read_header(node.memory.view, piece.local_offset), expected)
+        for piece, expected in zip(SLOTS, SLOT_HEADERS, strict=True)
+    ]
+    return outcome, found, notes
+
+
+def test_a_header_of_another_use_ends_as_done_and_is_caught(node: Node, there: Peer) -> None:
+    outcome, found, notes = read_slots(node, there, Fault(FaultKind.WRONG_GENERATION))
+    assert outcome.state is DONE
+    assert found == ["generation 7, not 6", ""]
+    assert [(n.over, n.took_place, n.bad_blocks) for n in notes] == [
+        (False, False, 0),
+        (True, True, 1),
+    ]
+
+
+def test_bytes_of_another_life_end_as_done_and_are_caught(node: Node, there: Peer) -> None:
+    outcome, found, notes = read_slots(node, there, Fault(FaultKind.OTHER_LIFE))
+    assert outcome.state is DONE
+    assert found == ["header of another life"] * 2
+    assert notes[-1].bad_blocks == 2
+
+
+def test_a_write_into_another_life_ends_as_done_and_changes_nothing_here_or_there(
+    node: Node, there: Peer
+) -> None:
+    before = there.call("digest")
+    _, outcome = run(node, there, Fault(FaultKind.OTHER_LIFE), push=True)
+    assert outcome.state is DONE
+    first = digest(pattern(1)[: 2 * BLOCK_BYTES])
+    assert there.call("digest", 0, 2 * BLOCK_BYTES) == first
+    assert before == digest(pattern(1))
+    assert digest(node.memory.view) == digest(pattern(2))
+
+
+@pytest.mark.parametrize("push", [True, False], ids=["write", "read"])
+def test_a_slow_call_is_half_way_for_long_and_then_right(
+    node: Node, there: Peer, push: bool
+) -> None:
+    notes: list[Note] = []
+    slow = FaultyTransfer(node.transfer, {0: Fault(FaultKind.SLOW, polls=300)}, noted=notes.append)
+    start = slow.write if push else slow.read
+    ticket = start("there", there.boot_id, SLOTS, 10.0)
+
+    def landed() -> list[bool]:
+        source = pattern(2) if push else pattern(1)
+        return [
+            (
+                there.call("digest", i * BLOCK_BYTES, BLOCK_BYTES)
+                if push
+                else digest(node.memory.block(i))
+            )
+            == digest(source[i * BLOCK_BYTES :][:BLOCK_BYTES])
+            for i in range(2)
+        ]
+
+    for _ in range(290):
+        assert slow.poll() == []
+        if landed() == [True, False]:
+            break
+    assert landed() == [True, False]
+    assert [note.over for note in notes] == [False]
+    assert wait_for(slow, [ticket], 15)[ticket].state is DONE
+    assert landed() == [True, True]
+    assert notes[-1].took_place
+    assert notes[-1].bad_blocks == 0
+
+
+def test_a_fault_that_another_failure_forestalls_is_not_counted(node: Node) -> None:
+    notes: list[Note] = []
+    fault = {0: Fault(FaultKind.CORRUPT)}
+    faulty = FaultyTransfer(node.transfer, fault, node.memory, notes.append)
+    ticket = faulty.read("nobody", "boot", SLOTS, 10.0)
+    assert wait_for(faulty, [ticket], 15)[ticket].state is FAILED
+    assert faulty.injected == 0
+    assert [(n.over, n.took_place, n.bad_blocks) for n in notes] == [
+        (False, False, 0),
+        (True, False, 0),
+    ]

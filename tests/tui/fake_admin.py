@@ -20,7 +20,7 @@ import msgspec
 from evctl.core.errors import EvctlError
 from evctl.core.split import parse_split
 from evctl.core.status import ClusterStatus, ErrorBody, EventRecord, QueueStatus, WatchFrame
-from tests.tui.fakes import change_of, cluster, node, replace
+from tests.tui.fakes import POOL, change_of, cluster, node, replace
 
 ROLE_CHANGE_S = 0.6
 FRAME_S = 0.25
@@ -42,6 +42,7 @@ class State:
             in_flight=13,
             held_by="",
             mode="advise",
+            pool=POOL,
         )
         self.events: list[EventRecord] = []
         self.say("control plane listens")

@@ -11,6 +11,7 @@ import msgspec
 
 from evctl.core.errors import ConflictError, UsageError
 from evctl.core.kv_status import KvStatus
+from evctl.core.pool_status import AheadStatus, NodePool, PoolStatus, TierOccupancy
 from evctl.core.split import parse_split
 from evctl.core.status import (
     ClusterStatus,
@@ -28,8 +29,33 @@ from evctl.tui.state import Ui
 from evctl.tui.views.nodes import cells, columns_for
 from evctl.tui.views.scene import Scene
 
-EPOCH_S = 1_700_000_000.0
 replace = msgspec.structs.replace
+
+
+def node_pool(
+    name: str, l1: tuple[int, ...], l2: tuple[int, ...], quarantined: int = 0
+) -> NodePool:
+    """classes of either tier: unreferenced, suspect, live."""
+    tiers = TierOccupancy(1000, sum(l1), l1), TierOccupancy(2000, 1900, l2, quarantined)
+    return NodePool(name, *tiers, pins=3, loans=1, write_queue_blocks=14)
+
+
+POOL = PoolStatus(
+    fetches=40,
+    fetched_blocks={"l1": 900, "own_l2": 300, "peer_l2": 600},
+    fetched_bytes={"l1": 58_982_400, "own_l2": 19_660_800, "peer_l2": 39_321_600},
+    fetch_s=8.0,
+    exposed_s=0.5,
+    share_hidden=0.9375,
+    recomputed_blocks={"gone": 3, "deadline": 12, "corrupt": 0},
+    ahead=AheadStatus({"sent": 9, "done": 8, "no_room": 1}, 120, 7_864_320, 16),
+    nodes=(
+        node_pool("n1", (100, 20, 500), (800, 100, 900), 2),
+        node_pool("n2", (500, 0, 0), (0, 0, 1900)),
+        node_pool("n3", (0, 0, 1000), (1900, 0, 0)),
+    ),
+)
+EPOCH_S = 1_700_000_000.0
 
 
 def node(name: str, role: str = "P", **changes: object) -> NodeStatus:

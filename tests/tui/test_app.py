@@ -61,7 +61,7 @@ async def test_panels_fit_and_are_reached(size: tuple[int, int]) -> None:
         rows = stage.text().splitlines()
         assert all(len(row) == size[0] for row in rows)
         seen = stage.text()
-        for _ in range(5):
+        for _ in range(6):
             before = stage.app.ui.panel
             await stage.press("tab")
             await stage.until(lambda before=before: stage.app.ui.panel != before, "moved on")

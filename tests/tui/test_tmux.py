@@ -71,6 +71,13 @@ def test_the_split_is_changed_from_the_screen(terminal: Terminal, width: int, he
     screen = terminal.sees("replay", "2P1D", "live", "n3", "control plane listens")
     assert all(len(line) <= width for line in screen.splitlines())
     terminal.keep(f"{width}x{height}-overview")
+    if height < 36:
+        terminal.sees("tab: pool")
+        terminal.keys("Tab")
+        terminal.keys("Tab")
+    terminal.sees("40 fetches  mean 200 ms  hidden 94%", "own L2")
+    terminal.keep(f"{width}x{height}-pool")
+    terminal.keys("1")
 
     terminal.keys("s")
     terminal.sees("Change the split of replay")

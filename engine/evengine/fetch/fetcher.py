@@ -6,15 +6,15 @@ time, or not whole, is computed: a fetch that fails costs time, never a request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from evctl.core.blocks import KEY_BYTES, BlockKey
-from evctl.core.kv import FetchPiece
 from evctl.wire.messages import FetchAhead
 from evengine.blockstore import BlockStore
 from evengine.fetch.flights import Flight, Flights
 from evengine.fetch.intake import Ahead, Intake
 from evengine.fetch.limits import FetchLimits
+from evengine.fetch.plan import sources
 from evengine.outlet import Counters, Outlet
 from evengine.pool.copier import Checked, Copier, Restore
 from evengine.pool.l2 import HeldBlock, HostPool
@@ -117,18 +117,19 @@ class Fetcher:
     def fetch_ahead(self, message: FetchAhead) -> None:
         """Begin to fetch for a branch that has no request yet."""
         ahead = Ahead(message.ticket, self._clock.now_s())
-        keys = _split(message.keys)
+        keys, size = message.keys, KEY_BYTES
         if len(self._aheads) >= MOST_AHEAD or message.ticket in self._aheads:
             ahead.cause = "no_room"
             self._outlet.fact(ahead.ended(ahead.started_s, self._pool.block_bytes))
             return
         self._aheads[message.ticket] = ahead
-        for piece in message.pieces:
-            for depth in range(max(0, piece.start), min(piece.end, len(keys))):
-                if self._pool.find(keys[depth]) is None:
-                    parent = keys[depth - 1] if depth else message.root_key
-                    ahead.waits_for.add(keys[depth])
-                    self.flights.want(ahead, keys[depth], parent, depth, piece.nodes)
+        where = sources(message.pieces, 0, len(keys) // size, self._pool.total_blocks)
+        for depth, nodes in where.items():
+            key = keys[depth * size : (depth + 1) * size]
+            if self._pool.find(key) is None and key not in ahead.waits_for:
+                parent = keys[(depth - 1) * size : depth * size] if depth else message.root_key
+                ahead.waits_for.add(key)
+                self.flights.want(ahead, key, parent, depth, nodes)
 
     # ------------------------------------------------------------ time
 
@@ -168,26 +169,23 @@ class Fetcher:
         if seq.output:
             return  # a decode that was preempted: decode nodes do not read L2
         keys = seq.usable_keys()
-        end = self._plan_end(keys, first, seq.start.fetch)
+        where = sources(seq.start.fetch, first, len(keys), len(keys))
+        end = self._plan_end(keys, first, where)
         if end <= first:
             return
         intake = Intake(seq, first, end, self._clock.now_s(), self._advance)
         seq.intake = self._intakes[seq.request_id] = intake
-        pieces = iter(seq.start.fetch)
-        piece = next(pieces, None)
         for depth in range(first, end):
-            while piece is not None and piece.end <= depth:
-                piece = next(pieces, None)
             key = keys[depth]
             if self._pool.find(key) is not None or self._store.is_being_kept(key):
                 continue
             parent = keys[depth - 1] if depth else seq.start.root_key
             intake.waits_for.add(key)
-            self.flights.want(intake, key, parent, depth, piece.nodes if piece else ())
+            self.flights.want(intake, key, parent, depth, where.get(depth, ()))
         if seq.slots:
             self._advance(intake)
 
-    def _plan_end(self, keys: Sequence[BlockKey], first: int, fetch: Sequence[FetchPiece]) -> int:
+    def _plan_end(self, keys: Sequence[BlockKey], first: int, where: Container[int]) -> int:
         """Up to where the prompt's blocks are in L2, here or at a peer, or on their way."""
         for depth in range(first, len(keys)):
             key = keys[depth]
@@ -195,7 +193,7 @@ class Fetcher:
                 self._pool.find(key) is None
                 and self.flights.of(key) is None
                 and not self._store.is_being_kept(key)
-                and not any(piece.start <= depth < piece.end and piece.nodes for piece in fetch)
+                and depth not in where
             ):
                 return depth
         return len(keys)
@@ -288,8 +286,3 @@ class Fetcher:
     def _stored(self, request_id: str, flights: Sequence[Flight]) -> None:
         parent = flights[0].parent
         self._store.tell_stored(request_id, 2, parent, [flight.key for flight in flights])
-
-
-def _split(packed: bytes) -> list[BlockKey]:
-    ends = range(KEY_BYTES, len(packed) + 1, KEY_BYTES)
-    return [packed[end - KEY_BYTES : end] for end in ends]

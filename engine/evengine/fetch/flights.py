@@ -8,6 +8,7 @@ and whoever waits computes it.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
@@ -23,6 +24,8 @@ from evengine.pool.copier import Accept, Checked, Copier
 from evengine.pool.headers import Header, boot_digest
 from evengine.pool.l2 import HostPool
 from evengine.ports import Clock, Outcome, Piece, Slot, Transfer, TransferState
+
+_log = logging.getLogger("evengine.fetch")
 
 
 class Waiter(Protocol):
@@ -44,9 +47,10 @@ class FlightState(Enum):
 
 
 class Flight:
-    """One block on its way. nodes: whom to ask, the next in front."""
+    """One block on its way. nodes: whom to ask, the next in front. silent_s: since when none of
+    them answers. failed: whether a read of it has failed."""
 
-    __slots__ = ("depth", "key", "nodes", "parent", "state", "waiters")
+    __slots__ = ("depth", "failed", "key", "nodes", "parent", "silent_s", "state", "waiters")
 
     def __init__(self, key: BlockKey, parent: BlockKey, depth: int, nodes: Sequence[str]) -> None:
         self.key = key
@@ -54,6 +58,8 @@ class Flight:
         self.depth = depth
         self.nodes = deque(nodes)
         self.state = FlightState.QUEUED
+        self.silent_s: float | None = None
+        self.failed = False
         self.waiters: dict[Waiter, None] = {}
 
 
@@ -128,12 +134,13 @@ class Flights:
         depth: int,
         nodes: Sequence[str],
     ) -> None:
-        """Wait for a block, with whoever waits for it already."""
+        """Wait for a block, with whoever waits for it already; whom each would ask is asked."""
         flight = self._by_key.get(key)
         if flight is None:
             flight = self._by_key[key] = Flight(key, parent, depth, nodes)
         else:
             self._counters["fetch_blocks_shared"] += 1
+            flight.nodes.extend(node for node in nodes if node not in flight.nodes)
         flight.waiters[waiter] = None
         if flight.state is FlightState.QUEUED:  # in several queues: whose turn comes first
             self._queues.setdefault(waiter, deque()).append(flight)
@@ -161,39 +168,58 @@ class Flights:
         for batch in [b for b in self._asked.values() if b.answer_by_s <= now_s]:
             self._outlet.recheck_peer(batch.peer.node)
             self._give_up(batch, "unreachable")
-        while self._queues and self.bytes_in_flight < self._limits.bytes_in_flight:
+        turns = len(self._queues)
+        while self._queues and turns and self.bytes_in_flight < self._limits.bytes_in_flight:
             waiter = self._whose_turn()
             queue = self._queues[waiter]
             self._queues.move_to_end(waiter)
-            self._ask(self._next_batch(queue), now_s)
+            flights = self._next_batch(queue, now_s)
+            self._ask(flights, now_s)
             if not queue:
                 self._queues.pop(waiter, None)
+            turns = len(self._queues) if flights else turns - 1
 
     def _whose_turn(self) -> Waiter:
         """Requests before fetches for nobody yet."""
         return next((w for w in self._queues if w.request_id), next(iter(self._queues)))
 
-    def _next_batch(self, queue: deque[Flight]) -> list[Flight]:
-        """The first flights of a queue that one and the same peer may be asked for."""
+    def _next_batch(self, queue: deque[Flight], now_s: float) -> list[Flight]:
+        """The first flights of a queue that one and the same peer may be asked for; none while
+        the first of them waits for its peer to answer a ping."""
         batch: list[Flight] = []
         while queue and len(batch) < self._limits.batch_blocks:
             flight = queue[0]
             if flight.state is not FlightState.QUEUED:
                 queue.popleft()
                 continue
-            self._skip_unreachable(flight)
-            if not flight.nodes:
+            if not self._turn_to_a_peer(flight):
+                if self._may_wait(flight, now_s):
+                    break
                 queue.popleft()
                 self._lose(flight, "unreachable")
                 continue
             if batch and flight.nodes[0] != batch[0].nodes[0]:
                 break
+            flight.state = FlightState.UNDER_WAY  # it may be in this queue twice, and in others
             batch.append(queue.popleft())
         return batch
 
-    def _skip_unreachable(self, flight: Flight) -> None:
-        while flight.nodes and self._outlet.peer(flight.nodes[0]) is None:
-            flight.nodes.popleft()
+    def _turn_to_a_peer(self, flight: Flight) -> bool:
+        """Have a node that answers in front of the flight's others. False if none does now."""
+        for _ in range(len(flight.nodes)):
+            if self._outlet.peer(flight.nodes[0]) is not None:
+                return True
+            flight.nodes.rotate(-1)
+        return False
+
+    def _may_wait(self, flight: Flight, now_s: float) -> bool:
+        """A peer is not spoken to until it has answered a ping, after a failed copy for example:
+        that takes moments if it lives."""
+        if not any(self._outlet.announced(node) for node in flight.nodes):
+            return False
+        if flight.silent_s is None:
+            flight.silent_s = now_s
+        return now_s - flight.silent_s < self._limits.answer_s
 
     def _ask(self, flights: list[Flight], now_s: float) -> None:
         if not flights:
@@ -204,8 +230,6 @@ class Flights:
         batch = Batch(next(self._attempts), peer, flights)
         keys = b"".join(flight.key for flight in flights)
         message = LocateKv(self._boot_id, batch.attempt, keys, self._limits.hold_s)
-        for flight in flights:
-            flight.state = FlightState.UNDER_WAY
         batch.bytes = len(flights) * self._pool.stride
         self.bytes_in_flight += batch.bytes
         batch.answer_by_s = now_s + self._limits.answer_s
@@ -237,16 +261,18 @@ class Flights:
         self._read(batch, [(slots[i], generations[i]) for i in there])
 
     def _read(self, batch: Batch, where: list[tuple[Slot, int]]) -> None:
-        at_most = max(w.at_most for f in batch.flights for w in f.waiters or (_NOBODY,))
-        taken = self._pool.take(len(where), self._clock.now_s(), at_most)
-        if taken is None:
-            for flight in batch.flights:
-                self._lose(flight, "no_room")
-            batch.flights = []
+        taken = self._take_slots(batch.flights)
+        lost = [flight for flight, slot in zip(batch.flights, taken, strict=True) if slot is None]
+        there = [at for at, slot in enumerate(taken) if slot is not None]
+        batch.flights = [batch.flights[at] for at in there]
+        batch.slots = [slot for slot in taken if slot is not None]
+        where = [where[at] for at in there]
+        for flight in lost:
+            self._lose(flight, "no_room")
+        if not batch.flights:
             self._end(batch)
             return
         peer, stride = batch.peer, self._pool.stride
-        batch.slots = taken
         theirs = boot_digest(peer.boot_id)
         batch.theirs = [
             Header(theirs, flight.key, generation, self._pool.block_bytes, 0)
@@ -254,11 +280,26 @@ class Flights:
         ]
         pieces = [
             Piece(self._pool.slot_offset(ours), peer.transfer.pool_offset + slot * stride, stride)
-            for ours, (slot, _) in zip(taken, where, strict=True)
+            for ours, (slot, _) in zip(batch.slots, where, strict=True)
         ]
         ticket = self._transfer.read(peer.node, peer.boot_id, pieces, self._limits.transfer_s)
         del self._asked[batch.attempt]
         self._reading[ticket] = batch
+
+    def _take_slots(self, flights: Sequence[Flight]) -> list[Slot | None]:
+        """A slot for each flight, for as many as there is room. What may be evicted for it is
+        what whoever waits for that block may displace, not what the batch may."""
+        groups: dict[RefClass, list[int]] = {}
+        for at, flight in enumerate(flights):
+            at_most = max(waiter.at_most for waiter in flight.waiters or (_NOBODY,))
+            groups.setdefault(at_most, []).append(at)
+        taken: list[Slot | None] = [None] * len(flights)
+        for at_most, places in sorted(groups.items(), reverse=True):
+            count = min(len(places), self._pool.room(at_most))
+            slots = self._pool.take(count, self._clock.now_s(), at_most) or []
+            for at, slot in zip(places, slots, strict=False):
+                taken[at] = slot
+        return taken
 
     def on_outcomes(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
@@ -271,7 +312,7 @@ class Flights:
             self._counters["fetch_reads_failed"] += 1
             self._outlet.recheck_peer(batch.peer.node)
             self._free(batch, settled=outcome.settled)
-            self._give_up(batch, "failed")
+            self._give_up(batch, "failed", again=True)
 
     def _free(self, batch: Batch, *, settled: bool) -> None:
         """Slots of a read that failed."""
@@ -299,6 +340,8 @@ class Flights:
         for flight, slot, result in zip(batch.flights, batch.slots, results, strict=True):
             if result.fault:
                 self._counters["fetch_blocks_corrupt"] += 1
+                told = {"peer": batch.peer.node, "slot": slot, "why": result.fault}
+                _log.warning("a block that was read from a peer is refused", extra=told)
                 self._pool.give_back([slot])
                 bad.append(flight)
                 continue
@@ -335,10 +378,13 @@ class Flights:
             if (batch.peer.node, batch.peer.boot_id) == (node, boot_id):
                 self._give_up(batch, "unreachable")
 
-    def _give_up(self, batch: Batch, cause: str) -> None:
+    def _give_up(self, batch: Batch, cause: str, *, again: bool = False) -> None:
         flights, batch.flights = batch.flights, []
         self._end(batch)
         for flight in flights:
+            if again and not flight.failed:
+                flight.failed = True
+                flight.nodes.append(batch.peer.node)  # once, after it has answered a ping (rule 2)
             self._elsewhere(flight, cause)
 
     def _end(self, batch: Batch) -> None:

@@ -48,7 +48,8 @@ class Lender:
         ]
         blocks = [block for block in held if block is not None]
         if blocks:
-            hold_s = min(max(message.hold_s, 0.0), LONGEST_S)
+            # the order of comparison matters: NaN is to be 0
+            hold_s = min(message.hold_s, LONGEST_S) if message.hold_s > 0.0 else 0.0
             loan = Loan(blocks, self._clock.now_s() + hold_s)
             self._loans.setdefault((node, message.boot_id), {})[message.attempt] = loan
         self._counters["loaned_blocks"] += len(blocks)

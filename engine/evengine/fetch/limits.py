@@ -14,7 +14,7 @@ class FetchLimits(msgspec.Struct, frozen=True):
     compare with)."""
 
     deadline_s: float = 5.0
-    answer_s: float = 1.0
+    answer_s: float = 2.0
     transfer_s: float = 3.0
     batch_blocks: int = 32
     bytes_in_flight: int = 64 << 20

@@ -75,6 +75,11 @@ class Copier:
         self._ended: deque[tuple[Sequence[Checked], Done]] = deque()
         self._error: BaseException | None = None
         self._closed = False
+        self._by_type: dict[type, Callable[[Any], Checked]] = {
+            Keep: self._keep,
+            Restore: self._restore,
+            Accept: self._accept,
+        }
         self.blocks_under_way = 0
         """Of all jobs that poll() has not ended yet."""
         self._thread = threading.Thread(target=self._work, name="kv-copier", daemon=True)
@@ -100,9 +105,9 @@ class Copier:
         return True
 
     def wait(self, timeout_s: float) -> None:
-        """Until a job may have ended, at most so long."""
+        """Until a job may have ended or failed, at most so long."""
         with self._changed:
-            if not self._ended:
+            if not self._ended and self._error is None:
                 self._changed.wait(timeout_s)
 
     def close(self) -> None:
@@ -114,11 +119,6 @@ class Copier:
         self._thread.join(CLOSE_WAIT_S)
 
     def _work(self) -> None:
-        by_type: dict[type, Callable[[Any], Checked]] = {
-            Keep: self._keep,
-            Restore: self._restore,
-            Accept: self._accept,
-        }
         while True:
             with self._changed:
                 while not self._jobs and not self._closed:
@@ -127,15 +127,22 @@ class Copier:
                     return
                 items, done = self._jobs.popleft()
             try:
-                results = [by_type[type(item)](item) for item in items]
+                results = self._run(items)
             except BaseException as error:
-                self._error = error
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
                 self._wake.set()
                 return
             with self._changed:
                 self._ended.append((results, done))
                 self._changed.notify_all()
             self._wake.set()
+
+    def _run(self, items: Sequence[Item]) -> list[Checked]:
+        """One job."""
+        by_type = self._by_type
+        return [by_type[type(item)](item) for item in items]
 
     def _keep(self, item: Keep) -> Checked:
         """The header goes last: whoever reads the slot too early sees that it is not there."""

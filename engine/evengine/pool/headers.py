@@ -15,6 +15,8 @@ from evengine.transfer.protocol import block_checksum
 
 _HEADER = struct.Struct("<16s16sQQQ")
 HEADER_BYTES = 64
+USED_HEADER_BYTES = _HEADER.size
+"""What lies between them and the block means nothing."""
 ALIGNMENT_BYTES = 64
 EMPTY = bytes(HEADER_BYTES)
 

@@ -79,7 +79,8 @@ class L1Cache:
         self._free = deque(range(total_blocks))
         self._by_key: dict[BlockKey, CachedBlock] = {}
         self._by_slot: dict[Slot, CachedBlock] = {}
-        self._order = order or make_order("paper", total_blocks)
+        # not `order or`: one that holds nothing yet is false
+        self._order = make_order("paper", total_blocks) if order is None else order
         self._evictable = 0
         self._classes = [0] * len(RefClass)
         self._turn = 0

@@ -76,7 +76,8 @@ class HostPool:
         self.offset = offset
         self.view = view
         self.boot = boot_digest(boot_id)
-        self.order = order or make_order("paper", total_blocks)
+        # not `order or`: one that holds nothing yet is false
+        self.order = make_order("paper", total_blocks) if order is None else order
         self.evicted_by_class = [0] * len(RefClass)
         self.dropped_corrupt = 0
         self.pins = 0
@@ -85,6 +86,8 @@ class HostPool:
         self._free = list(range(total_blocks - 1, -1, -1))
         """A stack: what was freed deepest first is handed out ancestors first, side by side."""
         self._by_key: dict[BlockKey, HeldBlock] = {}
+        self._dropped: dict[Slot, HeldBlock] = {}
+        """Not findable any more, but read to the end by who had pinned them."""
         self._evictable = [0] * len(RefClass)
         self._classes = [0] * len(RefClass)
         self._resting = 0
@@ -144,7 +147,10 @@ class HostPool:
     # ------------------------------------------------------------ filling
 
     def room(self, at_most: RefClass = RefClass.LIVE) -> int:
-        """Slots that can be had if only blocks up to that class may go for them."""
+        """Slots that can be had if only blocks up to that class may go for them: free ones alone
+        where the order of eviction does not go by class."""
+        if at_most < RefClass.LIVE and not self.order.by_class:
+            return len(self._free)
         return len(self._free) + sum(self._evictable[: at_most + 1])
 
     def take(
@@ -152,7 +158,7 @@ class HostPool:
     ) -> list[Slot] | None:
         """`count` slots to be filled, blocks evicted for them if need be; None, and no change,
         if there is no such room."""
-        if count > self.room(at_most) or (at_most < RefClass.LIVE and not self.order.by_class):
+        if count > self.room(at_most):
             return None
         if count > len(self._free):
             for key in self.order.victims(count - len(self._free), now_s):
@@ -223,6 +229,7 @@ class HostPool:
             self.order.unpin(block.key)
             self._evictable[block.told] += 1
         else:  # dropped while it was read
+            del self._dropped[block.slot]
             self._free_slot(block.slot)
 
     def drop(self, block: HeldBlock) -> None:
@@ -235,6 +242,7 @@ class HostPool:
         self.dropped_corrupt += 1
         self._evicted.append(block.key)
         if block.pins:
+            self._dropped[block.slot] = block
             return
         self._evictable[block.told] -= 1
         self._free_slot(block.slot)
@@ -281,15 +289,20 @@ class HostPool:
 
     def _check_slots(self) -> list[str]:
         problems = []
-        holders = {block.slot: block for block in self._by_key.values()}
+        owners = [*self._by_key.values(), *self._dropped.values()]
+        holders = {block.slot for block in owners}
         free = set(self._free)
-        if len(holders) != len(self._by_key) or len(free) != len(self._free):
+        if len(holders) != len(owners) or len(free) != len(self._free):
             problems.append("an L2 slot is listed twice")
+        if self.pins != sum(block.pins for block in owners):
+            problems.append(f"{self.pins} L2 pins are counted wrongly")
+        for slot, block in self._dropped.items():
+            if block.slot != slot or block.pins < 1:
+                problems.append(f"L2 slot {slot} was dropped, and nobody reads it")
         for slot, state in enumerate(self._state):
             claims = (slot in free, slot in holders)
             expected = (state is SlotState.FREE, state is SlotState.HELD)
-            dropped = state is SlotState.HELD and claims == (False, False)  # read to its end
-            if claims != expected and not dropped:
+            if claims != expected:
                 problems.append(f"L2 slot {slot} is {state.name} but its lists say otherwise")
         evictable, classes = [0] * len(RefClass), [0] * len(RefClass)
         for block in self._by_key.values():

@@ -1,62 +1,54 @@
-"""A transfer that misbehaves on schedule: every way in which a real one has been seen to.
-
-Deterministic: which call goes wrong, and how, is written down beforehand; delays are counted
-in polls, not in seconds.
-"""
+"""A transfer that misbehaves on schedule: every way in which a real one has been seen to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 
 import msgspec
 
 from evctl.wire.messages import TransferAddress
+from evengine.pool.headers import Header, read_header, write_header
 from evengine.pool.memory import KvMemory
 from evengine.ports import Outcome, Piece, Transfer, TransferState
+from evengine.transfer.faults import ByCall, Fault, FaultKind, Schedule, bad_blocks
+
+__all__ = ["Fault", "FaultKind", "FaultyTransfer", "Note"]
 
 
-class FaultKind(Enum):
-    LATE_WRITE = "late-write"
-    """Fails at once, unsettled; the bytes move `polls` polls later."""
-    STALL = "stall"
-    """Nothing moves and nothing is said for `polls` polls, then it fails, settled."""
-    FAILED_BUT_WRITES = "failed-but-writes"
-    """All bytes move, then it fails, unsettled."""
-    PARTIAL = "partial"
-    """Only the first `pieces` pieces move, then it ends as `report` says."""
-    CORRUPT = "corrupt"
-    """One byte at `offset` of the destination's first piece is inverted, then DONE."""
-    SWAPPED = "swapped"
-    """The first two blocks land in each other's place, then DONE."""
+class Note(msgspec.Struct, frozen=True):
+    """A faulty call began, or is over. took_place: the fault did, since nothing else failed the
+    call first. bad_blocks: of what it reported as DONE (faults.bad_blocks)."""
 
-
-class Fault(msgspec.Struct, frozen=True):
+    call: int
+    push: bool
+    node: str
     kind: FaultKind
-    polls: int = 3
-    pieces: int = 1
-    offset: int = 0
-    report: TransferState = TransferState.FAILED
-
-
-Schedule = Mapping[int, Fault]
-"""Fault of the n-th call of write() or read(), counted together from 0."""
+    over: bool
+    took_place: bool = False
+    bad_blocks: int = 0
 
 
 class FaultyTransfer:
     """Wraps any Transfer; calls without a scheduled fault pass through.
 
-    memory: this node's, needed by CORRUPT. `injected` counts faults that took place.
+    schedule: or a mapping from the n-th call of either direction to its fault. memory: this
+    node's, needed to damage what a read brought. noted: hears of each faulty call. `injected`
+    counts faults that took place.
     """
 
     def __init__(
-        self, inner: Transfer, schedule: Schedule, memory: KvMemory | None = None
+        self,
+        inner: Transfer,
+        schedule: Schedule | Mapping[int, Fault],
+        memory: KvMemory | None = None,
+        noted: Callable[[Note], None] = lambda note: None,
     ) -> None:
         self.address = inner.address
         self.injected = 0
         self._inner = inner
-        self._schedule = dict(schedule)
+        self._schedule = ByCall(schedule) if isinstance(schedule, Mapping) else schedule
         self._memory = memory
+        self._noted = noted
         self._calls = 0
         self._polls = 0
         self._tickets: dict[int, _Call] = {}
@@ -86,7 +78,8 @@ class FaultyTransfer:
             if call.fault is not None and call.fault.kind is FaultKind.STALL:
                 self._fail(call, "stalled", settled=True)
             else:
-                self._forward(call, call.pieces)
+                rest, call.rest = call.rest, ()
+                self._forward(call, rest)
         for outcome in self._inner.poll():
             self._take(outcome)
         ready, self._ready = self._ready, []
@@ -97,73 +90,122 @@ class FaultyTransfer:
 
     def _begin(self, call: _Call) -> int:
         self._calls += 1
-        call.fault = fault = self._schedule.get(call.number)
+        call.fault = fault = self._schedule.fault(call.push, call.pieces)
         if fault is None:
             self._forward(call, call.pieces)
             return call.number
-        self.injected += 1
-        if fault.kind in (FaultKind.LATE_WRITE, FaultKind.STALL):
-            self._timed.append((self._polls + fault.polls, call))
-            if fault.kind is FaultKind.LATE_WRITE:
-                self._fail(call, "failed, and will write later", settled=False)
+        if call.push and fault.kind is FaultKind.WRONG_GENERATION:
+            raise ValueError("only what a read brings has a generation to be wrong")
+        self._noted(Note(call.number, call.push, call.node, fault.kind, over=False))
+        if fault.kind is FaultKind.LATE_WRITE:
+            self._later(call, call.pieces)
+            self._fail(call, "failed, and will write later", settled=False)
+        elif fault.kind is FaultKind.STALL:
+            self._later(call, ())
+        elif fault.kind is FaultKind.SLOW:
+            half = len(call.pieces) // 2
+            call.rest = call.pieces[half:]
+            self._forward(call, call.pieces[:half])
         elif fault.kind is FaultKind.PARTIAL:
             self._forward(call, call.pieces[: fault.pieces])
         elif fault.kind is FaultKind.SWAPPED:
             self._forward(call, self._swapped(call.pieces))
+        elif fault.kind is FaultKind.OTHER_LIFE and call.push:
+            self._end(call, Outcome(call.number, TransferState.DONE))
         else:
             self._forward(call, call.pieces)
         return call.number
+
+    def _later(self, call: _Call, rest: Sequence[Piece]) -> None:
+        assert call.fault is not None
+        call.rest = rest
+        self._timed.append((self._polls + call.fault.polls, call))
 
     def _forward(self, call: _Call, pieces: Sequence[Piece]) -> None:
         start = self._inner.write if call.push else self._inner.read
         self._tickets[start(call.node, call.boot_id, pieces, call.deadline_s)] = call
 
     def _fail(self, call: _Call, reason: str, *, settled: bool) -> None:
-        self._ready.append(Outcome(call.number, TransferState.FAILED, reason, settled))
+        self._end(call, Outcome(call.number, TransferState.FAILED, reason, settled))
+
+    def _end(self, call: _Call, outcome: Outcome, *, took_place: bool = True) -> None:
+        """Report a faulty call, with its fault or, if something else came first, without."""
+        assert call.fault is not None
+        self._ready.append(outcome)
+        self.injected += took_place
+        lies = took_place and outcome.state is TransferState.DONE
+        self._noted(
+            Note(
+                call=call.number,
+                push=call.push,
+                node=call.node,
+                kind=call.fault.kind,
+                over=True,
+                took_place=took_place,
+                bad_blocks=bad_blocks(call.fault, call.pieces) if lies else 0,
+            )
+        )
 
     def _take(self, outcome: Outcome) -> None:
         """Turn an outcome of the inner transfer into what the fault makes of it."""
         call = self._tickets.pop(outcome.ticket)
         fault = call.fault
-        done = outcome.state is TransferState.DONE
-        if fault is not None and fault.kind is FaultKind.LATE_WRITE:
+        outcome = msgspec.structs.replace(outcome, ticket=call.number)
+        if fault is None:
+            self._ready.append(outcome)
+        elif fault.kind is FaultKind.LATE_WRITE:
             return  # was reported when the call was made
-        if fault is None or not done or fault.kind is FaultKind.SWAPPED:
-            self._ready.append(msgspec.structs.replace(outcome, ticket=call.number))
+        elif outcome.state is not TransferState.DONE:
+            self._end(call, outcome, took_place=False)
+        elif fault.kind is FaultKind.SLOW and call.rest:
+            self._later(call, call.rest)
         elif fault.kind is FaultKind.CORRUPT:
             self._corrupt(call, fault.offset)
         elif fault.kind is FaultKind.FAILED_BUT_WRITES:
             self._fail(call, "failed, but has written", settled=False)
-        else:
+        elif fault.kind is FaultKind.PARTIAL:
             settled = fault.report is TransferState.DONE
-            self._ready.append(Outcome(call.number, fault.report, "partial", settled))
+            self._end(call, Outcome(call.number, fault.report, "partial", settled))
+        else:
+            if fault.kind is FaultKind.WRONG_GENERATION:
+                self._rewrite(call.pieces[0], lambda h: h._replace(generation=h.generation ^ 1))
+            elif fault.kind is FaultKind.OTHER_LIFE:
+                for piece in call.pieces:
+                    self._rewrite(piece, _of_another_life)
+            self._end(call, outcome)
+
+    def _rewrite(self, piece: Piece, change: Callable[[Header], Header]) -> None:
+        """Another header before the bytes of a block that a read has brought."""
+        view, offset = self._view(), piece.local_offset
+        write_header(view, offset, change(read_header(view, offset)))
 
     def _corrupt(self, call: _Call, offset: int) -> None:
         """Invert one byte where it landed; for a write, by sending another byte after it."""
-        if self._memory is None:
-            raise ValueError("a CORRUPT fault needs the node's memory")
-        if call.corrupting:
-            self._ready.append(Outcome(call.number, TransferState.DONE))
-            return
         first = call.pieces[0]
         local = first.local_offset + offset
-        if not call.push:
-            self._memory.view[local] ^= 0xFF
-            self._ready.append(Outcome(call.number, TransferState.DONE))
+        if call.corrupting or not call.push:
+            if not call.push:
+                self._view()[local] ^= 0xFF
+            self._end(call, Outcome(call.number, TransferState.DONE))
             return
         call.corrupting = True
-        other = self._offset_of_another_byte(self._memory.view[local])
+        other = self._offset_of_another_byte(self._view()[local])
         self._forward(call, [Piece(other, first.remote_offset + offset, 1)])
 
     def _offset_of_another_byte(self, value: int) -> int:
-        assert self._memory is not None
-        for offset, found in enumerate(self._memory.view):
+        for offset, found in enumerate(self._view()):
             if found != value:
                 return offset
         raise ValueError(f"all of the memory holds {value}: there is nothing to corrupt with")
 
+    def _view(self) -> memoryview:
+        if self._memory is None:
+            raise ValueError("a fault that damages bytes needs the node's memory")
+        return self._memory.view
+
     def _swapped(self, pieces: Sequence[Piece]) -> list[Piece]:
-        blocks = _in_blocks(pieces, self.address.block_bytes)
+        """The first two pieces, or the first two blocks of a single one."""
+        blocks = pieces if len(pieces) > 1 else _in_blocks(pieces, self.address.block_bytes)
         if len(blocks) < 2 or blocks[0].length_bytes != blocks[1].length_bytes:
             raise ValueError("a SWAPPED fault needs two blocks of one length")
         one, two, *rest = blocks
@@ -173,7 +215,7 @@ class FaultyTransfer:
 
 
 class _Call:
-    """One write() or read() of the wrapper's user."""
+    """One write() or read() of the wrapper's user. rest: what of it has not been forwarded."""
 
     def __init__(
         self,
@@ -191,7 +233,12 @@ class _Call:
         self.pieces = pieces
         self.deadline_s = deadline_s
         self.fault: Fault | None = None
+        self.rest: Sequence[Piece] = ()
         self.corrupting = False
+
+
+def _of_another_life(header: Header) -> Header:
+    return header._replace(boot=bytes(byte ^ 0xFF for byte in header.boot))
 
 
 def _in_blocks(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:

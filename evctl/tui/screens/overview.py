@@ -13,12 +13,15 @@ from textual.widgets import Input
 from evctl.tui.actions import ACTIONS
 from evctl.tui.nodes_table import NodesTable
 from evctl.tui.state import Layout
-from evctl.tui.views import events, footer, header, panels, references
+from evctl.tui.views import events, footer, header, panels, pool, references
 from evctl.tui.views.scene import Scene
 from evctl.tui.widgets import Panel
 
 TOP_PANELS = ("split", "queues", "latency")
-BOTTOM_PANELS = ("events", "refs")
+SIDE_PANELS = ("refs", "pool")
+BOTTOM_PANELS = ("events", *SIDE_PANELS)
+LEAST_BOTTOM_ROWS = 18
+"""Below this, references and pool take turns at the bottom."""
 
 
 class OverviewScreen(Screen[None], inherit_bindings=False):
@@ -40,7 +43,9 @@ class OverviewScreen(Screen[None], inherit_bindings=False):
         yield NodesTable(id="nodes")
         with Container(id="bottom"):
             yield Panel(events.event_lines, id="events", title="events", focusable=True)
-            yield Panel(references.references_panel, id="refs", title="references, branches")
+            with Container(id="side"):
+                yield Panel(references.references_panel, id="refs", title="references, branches")
+                yield Panel(pool.pool_panel, id="pool", title="pool", focusable=True)
         yield Panel(lambda scene, width, _: panels.summary(scene, width), id="summary")
         yield Input(placeholder="filter: part of a name, role or event", id="filter")
         yield Panel(lambda scene, width, _: footer.footer(scene, width), id="footer")
@@ -54,8 +59,25 @@ class OverviewScreen(Screen[None], inherit_bindings=False):
             self.query_one(f"#{name}").set_class(name == panel, "-shown")
         self.query_one("#top").set_class(panel in TOP_PANELS, "-shown")
         self.query_one("#bottom").set_class(panel in BOTTOM_PANELS, "-shown")
+        self.query_one("#side").set_class(panel in SIDE_PANELS, "-shown")
+        self.set_class(panel == "pool", "-pool")
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the pool is shown only while it is the chosen panel, though others are."""
+        return self.has_class("-turns")
+
+    def _make_room(self, scene: Scene) -> None:
+        """The table of nodes leaves more or less of the screen to what is below it."""
+        side_by_side = scene.ui.layout in (Layout.FULL, Layout.STACK)
+        turns = side_by_side and self.query_one("#bottom").size.height < LEAST_BOTTOM_ROWS
+        if turns != self.takes_turns:
+            self.set_class(turns, "-turns")
+            self.query_one("#refs").border_subtitle = "tab: pool" if turns else ""
+            self.call_after_refresh(self.paint, scene)
 
     def paint(self, scene: Scene) -> None:
+        self._make_room(scene)
         with self.app.batch_update():
             for panel in self.query(Panel):
                 panel.paint(scene)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 ABSENT = "-"
 
 
@@ -31,10 +33,32 @@ def share(value: float) -> str:
 
 
 def count(value: int) -> str:
-    """950, 12.3k, 4.1M."""
+    """950, 12.3k, 4.1M, 2.0G."""
     if value < 10_000:
         return str(value)
-    return f"{value / 1000:.1f}k" if value < 1_000_000 else f"{value / 1_000_000:.1f}M"
+    return _scaled(value, "kMGT")
+
+
+def size(value: int) -> str:
+    """In bytes: 950 B, 12.3 kB, 59.0 MB, 1.2 TB."""
+    return f"{value} B" if value < 1000 else _scaled(value, (" kB", " MB", " GB", " TB"))
+
+
+def _scaled(value: float, units: Sequence[str]) -> str:
+    """With one decimal, in the first unit that leaves fewer than four digits before it."""
+    scaled, at = value / 1000, 0
+    while scaled >= 999.95 and at < len(units) - 1:
+        scaled, at = scaled / 1000, at + 1
+    return f"{scaled:.1f}{units[at]}"
+
+
+def duration(value: float | None) -> str:
+    """With its unit: 0.3 ms, 24 ms, 1.53 s, 310 s."""
+    if value is None:
+        return ABSENT
+    if value < 0.9995:
+        return f"{1000 * value:.1f} ms" if value < 0.00995 else f"{1000 * value:.0f} ms"
+    return f"{seconds(value)} s"
 
 
 def rate(value: float) -> str:

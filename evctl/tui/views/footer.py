@@ -7,6 +7,7 @@ from rich.text import Text
 
 from evctl.tui.actions import ACTIONS, BY_ID, Action, Scope, key_name, why_not
 from evctl.tui.state import PANELS, Layout
+from evctl.tui.views import occupancy
 from evctl.tui.views.scene import Scene, cut, lines, safe
 
 HEADINGS = {
@@ -88,7 +89,6 @@ def tabs(scene: Scene, width: int) -> Text:
     for panel in PANELS if scene.ui.layout is Layout.TABS else ():
         chosen = panel == scene.ui.panel
         line.append(f"[{panel}]" if chosen else f" {panel} ", _tab_style(chosen, scene))
-        line.append(" ")
     hint = "tab next " if len(line) + 9 <= width else "tab "
     line.append(f"{hint:>{max(len(hint), width - len(line))}}", look.colours.faint)
     return line
@@ -112,7 +112,7 @@ def help_text(scene: Scene) -> Text:
             if reason := reason_against(action, scene):
                 rows.append(Text(f"  {'':<14}not now: {reason}", colours.warn))
         rows.append(Text(""))
-    rows.append(legend(scene))
+    rows += [legend(scene), Text.assemble("pool: ", occupancy.legend(scene.look, 60))]
     return lines(*rows)
 
 

@@ -58,6 +58,14 @@ def cut(text: str, width: int, look: Look) -> str:
     return text[: max(0, width - len(mark))] + mark[:width]
 
 
+def shortened(text: Text, width: int, look: Look) -> Text:
+    """The same for styled text, which is changed."""
+    if len(text) > width:
+        text.truncate(max(0, width - len(look.glyphs.cut)))
+        text.append(look.glyphs.cut[:width], look.colours.faint)
+    return text
+
+
 def safe(text: str, look: Look) -> str:
     """Text from outside, fit for the terminal: no control characters, ASCII where need be."""
     printable = "".join(c if c.isprintable() else " " for c in text)

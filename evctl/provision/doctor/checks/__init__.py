@@ -1,0 +1,1 @@
+"""What the facts mean, one function a check. Pure: equal facts, equal words."""
