@@ -178,3 +178,49 @@ def test_slots_of_a_cancelled_restore_stay_until_it_is_over(world: World) -> Non
     assert world.admit(other)
     run_all(world, [other])
     assert all(bytes(here.memory.block(b.slot)) == bytes_of(b.key) for b in here.l1.blocks())
+
+
+def test_nobody_waits_for_a_peer_that_is_gone(world: World) -> None:
+    """The control plane says so before the peer's time to answer is up."""
+    here, there = two_nodes(world, ALL)
+    there.plant(chain(PATH))
+    world.start("c", limits=ALL).plant(chain(PATH)[:2])
+    asked = world.request(here, PATH, [FetchPiece(0, 3, ("b", "c"))])
+    world.admit(asked)
+    world.turn()
+    world.vanish("b")
+    run_all(world, [asked])
+    (fact,) = asked.ended()
+    assert fact.fetch_s == 0.0
+    assert [(peer.node, peer.blocks) for peer in fact.peers] == [("c", 2)]
+    assert fact.missed_blocks == 1
+
+
+def test_what_another_request_computes_meanwhile_is_used(world: World) -> None:
+    """As it lies in L1: nothing is copied, and nothing more is waited for."""
+    here, asked, _ = reading(world)
+    other = world.request(here, PATH, arrive=False)
+    other.admitted = here.store.take_prefix(other.seq, 0)
+    world.finish(other)
+    world.clock.time_s = 0.5
+    here.fetcher.tick(0.5)
+    assert asked.runnable
+    (fact,) = asked.ended()
+    assert (fact.l1_blocks, fact.own_blocks, fact.peers, fact.missed_blocks) == (3, 0, (), 0)
+    run_all(world, [asked])
+
+
+def test_what_came_and_had_to_go_again_is_computed(world: World) -> None:
+    """It is not waited for: it will not come a second time."""
+    here, there = two_nodes(world, ALL, l2_blocks=3)
+    there.plant(chain(PATH))
+    asked = world.request(here, PATH, [FetchPiece(0, 3, ("b",))])
+    while not world.calm():
+        pass
+    assert here.counters["fetch_peer_blocks"] == 3
+    for first in range(100, 103):
+        here.plant(chain([first]))
+    world.admit(asked)
+    assert asked.runnable
+    assert asked.ended()[0].missed_blocks == 3
+    run_all(world, [asked])
