@@ -62,7 +62,7 @@ class FirstPieceEngine:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[MooncakeClient, FirstPieceEngine]]:
     engine = FirstPieceEngine()
-    monkeypatch.setattr(mooncake_client, "_import_engine", lambda: engine)
+    monkeypatch.setattr(mooncake_client, "import_engine", lambda: engine)
     monkeypatch.setattr(mooncake_client, "_talks_tcp_to_itself", lambda: True)
     memory = KvMemory("batches", fresh_boot(), 1, 4096)
     yield MooncakeClient(memory, "127.0.0.1", "tcp"), engine
