@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import os
@@ -105,6 +106,8 @@ def run_engine(
     config: EngineConfig, wrap_transfer: WrapTransfer = lambda transfer, _: transfer
 ) -> None:
     """Start an engine and serve until Stop or SIGTERM. wrap_transfer: for fault injection."""
+    if not config.prefix_cache:  # nothing is reused: not from L2 either
+        config = msgspec.structs.replace(config, l2_blocks=0)
     torch.set_num_threads(config.threads)
     sys.setswitchinterval(SWITCH_S)
     share_of(load_model_config(Path(config.model)), 0, config.ranks)  # refuses what cannot be
@@ -117,6 +120,8 @@ def run_engine(
         signal.signal(signal.SIGTERM, lambda *_: agent.stop())
         signal.signal(signal.SIGINT, lambda *_: agent.stop())
         ranks.watch(agent.stop)
+        gc.collect()
+        gc.freeze()  # what lives as long as the engine is not looked at again and again
         _log.info("ready", extra={"node": config.node, "pid": os.getpid(), "ranks": ranks.pids})
         agent.run()
         ranks.raise_failure()

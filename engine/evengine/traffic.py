@@ -153,7 +153,7 @@ class Traffic:
         if self.fetcher is not None:
             self.fetcher.fetch_ahead(message)
             return
-        missed = sum(piece.end - piece.start for piece in message.pieces)
+        missed = sum(max(0, piece.end - piece.start) for piece in message.pieces)
         self._outlet.fact(FetchAheadEnded(message.ticket, (), 0.0, missed, "no_room"))
 
     # ------------------------------------------------------------ questions

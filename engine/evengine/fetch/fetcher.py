@@ -6,7 +6,7 @@ time, or not whole, is computed: a fetch that fails costs time, never a request.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from evctl.core.blocks import KEY_BYTES, BlockKey
 from evctl.wire.messages import FetchAhead
@@ -88,7 +88,14 @@ class Fetcher:
             if not self._limits.at_start:
                 self._begin(seq, seq.published)
             return
-        intake.next = intake.l1_blocks = seq.published
+        planned_from, intake.next, intake.l1_blocks = (
+            intake.l1_blocks,
+            seq.published,
+            seq.published,
+        )
+        if intake.next < planned_from and not intake.expired:  # L1 has evicted some meanwhile
+            where = sources(seq.start.fetch, intake.next, planned_from, planned_from)
+            self._want(intake, intake.next, planned_from, where)
         if intake.next >= intake.end:
             self._finish(intake)
         else:
@@ -175,15 +182,24 @@ class Fetcher:
             return
         intake = Intake(seq, first, end, self._clock.now_s(), self._advance)
         seq.intake = self._intakes[seq.request_id] = intake
+        self._want(intake, first, end, where)
+        if seq.slots:
+            self._advance(intake)
+
+    def _want(
+        self, intake: Intake, first: int, end: int, where: Mapping[int, tuple[str, ...]]
+    ) -> None:
+        """Send for the blocks [first, end) that are neither here nor on their way to L2."""
+        keys = intake.seq.keys
         for depth in range(first, end):
             key = keys[depth]
             if self._pool.find(key) is not None or self._store.is_being_kept(key):
                 continue
-            parent = keys[depth - 1] if depth else seq.start.root_key
+            if depth not in where and self.flights.of(key) is None:
+                continue
+            parent = keys[depth - 1] if depth else intake.seq.start.root_key
             intake.waits_for.add(key)
             self.flights.want(intake, key, parent, depth, where.get(depth, ()))
-        if seq.slots:
-            self._advance(intake)
 
     def _plan_end(self, keys: Sequence[BlockKey], first: int, where: Container[int]) -> int:
         """Up to where the prompt's blocks are in L2, here or at a peer, or on their way."""

@@ -47,7 +47,8 @@ class Lender:
             for at in range(0, len(keys), KEY_BYTES)
         ]
         blocks = [block for block in held if block is not None]
-        if blocks:
+        if blocks and self._pool is not None:
+            self._pool.order.access(None, [block.key for block in blocks], self._clock.now_s())
             # the order of comparison matters: NaN is to be 0
             hold_s = min(message.hold_s, LONGEST_S) if message.hold_s > 0.0 else 0.0
             loan = Loan(blocks, self._clock.now_s() + hold_s)
