@@ -120,7 +120,7 @@ def test_a_stopped_peer_costs_time_only_for_its_own_requests(
             f"tokens of the other request, prefill chunks included: {max(gaps) * 1e3:.0f} ms"
         )
         assert overhead_ms < 500
-        assert len(gaps) > 50
+        assert len(gaps) > 10
         driver.cancel(alone)
         driver.settle()  # b answers again, so a trusts it again
         for name in "ab":
