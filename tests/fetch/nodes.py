@@ -149,9 +149,18 @@ class Node:
         if isinstance(message, KvFetched):
             self.lender.on_fetched(letter.source, message)
         elif isinstance(message, KvLocated):
-            self.mailbox.hear(message)
-            self.fetcher.flights.on_located(letter.source, message)
+            self._located(letter.source, message)
         return None
+
+    def _located(self, source: str, message: KvLocated) -> None:
+        before, late = set(self.transfer.pending), self.counters["late_answers"]
+        self.fetcher.flights.on_located(source, message)
+        if self.counters["late_answers"] > late:
+            return
+        begun = [read for ticket, read in self.transfer.pending.items() if ticket not in before]
+        offset = self.mailbox.known[source].transfer.pool_offset
+        pieces = [piece for read in begun for piece in read.pieces]
+        self.mailbox.hear(message, {(p.remote_offset - offset) // STRIDE for p in pieces})
 
     def problems(self) -> list[str]:
         """Everything that is not as it must be at any time."""

@@ -191,7 +191,7 @@ class Letter(NamedTuple):
 class Mailbox(Directory):
     """A node's Outlet. `known`: lives that the control plane announced; silent: nodes that must
     answer before they are asked again; asked: keys by attempt, until KvFetched is sent; flying:
-    attempt by key, of those that the peer may have."""
+    attempt by key, of those that may still come."""
 
     def __init__(self, name: str, known: dict[str, PeerInfo], wire: list[Letter]) -> None:
         super().__init__()
@@ -222,12 +222,10 @@ class Mailbox(Directory):
         self.wire.append(Letter(self.name, node, message))
         return True
 
-    def hear(self, message: KvLocated) -> None:
-        """What is not there does not fly."""
-        keys = self.asked.get(message.attempt, [])
-        if len(keys) == len(message.slots):
-            gone = [key for key, slot in zip(keys, message.slots, strict=True) if slot < 0]
-            self._land(message.attempt, gone)
+    def hear(self, message: KvLocated, read_slots: set[int]) -> None:
+        """An answer was taken in: what is not read from there does not fly."""
+        asked = zip(self.asked.get(message.attempt, []), message.slots, strict=False)
+        self._land(message.attempt, [key for key, slot in asked if slot not in read_slots])
 
     def _land(self, attempt: int, keys: list[bytes]) -> None:
         for key in keys:

@@ -91,6 +91,8 @@ class World:
             while node.copier.step():
                 busy = True
         self.turn()
+        for node in self.nodes.values():  # what the turn began
+            busy |= bool(node.transfer.pending or node.copier.blocks_under_way)
         return not (busy or self.wire)
 
     def request(
