@@ -10,7 +10,6 @@ import os
 import secrets
 import signal
 import sys
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,7 +36,7 @@ from evengine.models.config import ModelConfig
 from evengine.models.store import load_model_config
 from evengine.models.tokenizer import load_tokenizer
 from evengine.models.weights import load_weights
-from evengine.outlet import Counters
+from evengine.outlet import new_counters
 from evengine.peers import ANNOUNCED_WITHIN_S, PeerSet
 from evengine.pool.copier import Copier
 from evengine.pool.headers import slot_stride
@@ -172,7 +171,7 @@ def _assemble(
     boot_id = secrets.token_hex(16)
     keypair = load_keypair(Path(config.keypair))
     block_bytes = loaded.layout.block_bytes
-    counters: Counters = Counter()
+    counters = new_counters()
     clock = SystemClock()
     wake = Wake()
     resources.callback(wake.close)

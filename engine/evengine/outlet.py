@@ -37,3 +37,31 @@ class Outlet(Protocol):
 
 Counters = Counter[str]
 """Monotonic counts by name; sent with heartbeats."""
+
+RECOMPUTE_CAUSES = ("deadline", "unreachable", "gone", "failed", "corrupt", "no_room", "cancelled")
+"""Why blocks that were to be fetched are computed instead (FetchEnded)."""
+
+TOLD_FROM_THE_START = (
+    "fetches",
+    "fetch_peer_blocks",
+    "fetch_peer_bytes",
+    "fetch_blocks_corrupt",
+    "fetch_blocks_asked_again",
+    "fetch_blocks_shared",
+    "fetch_reads_failed",
+    "late_answers",
+    "l2_read_failed",
+    "l2_blocks_written",
+    "l2_bytes_written",
+    "l2_blocks_restored",
+    "l2_write_skipped",
+    "l2_write_no_room",
+    "loaned_blocks",
+    "loans_expired",
+    *(f"recomputed_{cause}_blocks" for cause in RECOMPUTE_CAUSES),
+)
+"""A count that is absent cannot be seen to be 0, and its first rise is missed."""
+
+
+def new_counters() -> Counters:
+    return Counter(dict.fromkeys(TOLD_FROM_THE_START, 0))

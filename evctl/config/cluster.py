@@ -206,6 +206,8 @@ def _value_mistakes(config: ClusterConfig) -> list[Mistake]:
         wrong("block_tokens", f"{config.block_tokens} does not divide 256", "give a power of 2")
     if config.l1_blocks < 8:
         wrong("l1_tokens", f"{config.l1_tokens} tokens are fewer than 8 blocks")
+    if config.l2_tokens and config.l2_blocks < 8:
+        wrong("l2_tokens", f"{config.l2_tokens} tokens are fewer than 8 blocks", "0: no pool")
     if config.l2_tokens and not config.prefix_cache:
         wrong("l2_tokens", "without prefix_cache nothing is reused", "give 0, or leave it out")
     if config.node_lost_after_s <= config.node_late_after_s:

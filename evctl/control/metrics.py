@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from evctl.core.kv_status import CLASSES, REFERENCE_BUCKETS, KvSummary
-from evctl.core.pool_status import FETCH_PATHS, PoolStatus
+from evctl.core.pool_status import FETCH_PATHS, RECOMPUTE_CAUSES, PoolStatus
 from evctl.core.status import ClusterStatus
 
 DIRECTORY: Final = "directory_"
@@ -188,7 +188,8 @@ def _fetches(pool: PoolStatus) -> Iterator[Metric]:
     recomputed = CounterMetricFamily(
         "evctl_recomputed_blocks", "Blocks computed that were to be fetched", labels=["cause"]
     )
-    for cause, count in pool.recomputed_blocks.items():
+    causes = dict.fromkeys(RECOMPUTE_CAUSES, 0) | pool.recomputed_blocks
+    for cause, count in causes.items():
         recomputed.add_metric([cause], count)
     yield recomputed
 

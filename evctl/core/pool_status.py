@@ -11,6 +11,12 @@ FETCH_PATHS: Final = ("l1", "own_l2", "peer_l2")
 """Where a block of a prompt was found: in the node's L1, in its L2, in a peer's L2."""
 
 
+RECOMPUTE_CAUSES: Final = (
+    "deadline", "unreachable", "gone", "failed", "corrupt", "no_room", "cancelled",
+)  # fmt: skip
+"""Why blocks that were to be fetched were computed instead."""
+
+
 class TierOccupancy(msgspec.Struct, frozen=True):
     """A tier of a node by its last heartbeat, in blocks. classes: those that hold KV, by
     reference class (unreferenced, suspect, live); () where the engine does not say.

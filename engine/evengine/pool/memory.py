@@ -29,6 +29,7 @@ BASE_RANGE = (16 << 40, 64 << 40)
 BASE_ALIGNMENT = 2 << 20
 MAP_ATTEMPTS = 8
 PAGE_BYTES = 4096
+LOWER = "lower l1_tokens or l2_tokens of the cluster's file, or free memory on this node"
 MAP_FIXED_NOREPLACE = 0x100000
 """Fail rather than move or replace; the mmap module does not name it."""
 MAP_FAILED = ctypes.c_void_p(-1).value
@@ -71,7 +72,7 @@ def refuse_beyond(what: str, size_bytes: int, free_bytes: int, source: str, code
             what=what,
             why=f"it needs {size_bytes} bytes ({size_bytes / 2**30:.2f} GiB), but {source} has "
             f"{max(free_bytes, 0)} ({max(free_bytes, 0) / 2**30:.2f} GiB) free",
-            next_step="configure fewer blocks, or free memory on this node",
+            next_step=LOWER,
             code=code,
         )
 
@@ -204,7 +205,7 @@ class KvMemory:
             raise RefusedError(
                 what=f"cannot create the KV memory of node {self.node!r}",
                 why=f"{self.size_bytes} bytes in {self.path.parent}: {error.strerror}",
-                next_step="configure fewer blocks, or free memory on this node",
+                next_step=LOWER,
                 code="EV-4101",
             ) from error
         return descriptor

@@ -91,6 +91,10 @@ def measure(plan: Plan, told: Told = lambda _: None) -> ExactMeasurement:
             except EngineFailedError as error:
                 found.others.append(_failed(name, ranks, error))
                 told(f"{name}, R = {ranks}: {error}")
+    if not found.paths:
+        found.others.append(
+            Row(name="paths compared", value=0, unit="paths", goal="at least 1", ok=False)
+        )
     return ExactMeasurement(
         subject="exact",
         peer="R = 1" if found.pools else "",

@@ -20,12 +20,17 @@ ALIGNMENT_BYTES: Final = 64
 SEGMENT_PREFIX: Final = "evctl-"
 
 
-def node_bytes(layout: KvLayout, l1_blocks: int, l2_blocks: int) -> tuple[int, int]:
-    """Bytes of a node's L1 and L2, which are one segment in /dev/shm."""
-    l1_bytes = l1_blocks * layout.block_bytes
+def node_bytes(
+    layout: KvLayout, l1_blocks: int, l2_blocks: int, ranks: int = 1
+) -> tuple[int, int]:
+    """Bytes of a node's L1 and L2, which are one segment in /dev/shm. Each rank has a region of
+    L1 on whole pages: its share of the heads, or all of a latent row."""
+    part_bytes = layout.block_bytes if layout.planes == 1 else layout.block_bytes // ranks
+    region_bytes = -(-l1_blocks * part_bytes // PAGE_BYTES) * PAGE_BYTES
+    l1_bytes = (ranks - 1) * region_bytes + l1_blocks * part_bytes
     if not l2_blocks:
         return l1_bytes, 0
-    whole_pages = -(-l1_bytes // PAGE_BYTES) * PAGE_BYTES
+    whole_pages = ranks * region_bytes
     stride = HEADER_BYTES + -(-layout.block_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     return whole_pages, l2_blocks * stride
 

@@ -47,12 +47,15 @@ def python(subject: Subject) -> Check:
 
 
 def cores(subject: Subject) -> Check:
-    nodes, count = len(subject.config.nodes), subject.facts.platform.cores
-    found = f"{nodes} nodes on {count} core{'s' * (count != 1)}"
-    why = "an engine computes on one core; with fewer, engines take turns and all get slower"
-    if nodes <= count:
+    nodes, ranks = len(subject.config.nodes), subject.config.ranks
+    count = subject.facts.platform.cores
+    each = f" of {ranks} ranks" if ranks > 1 else ""
+    found = f"{nodes} nodes{each} on {count} core{'s' * (count != 1)}"
+    why = "a process of an engine takes one core; with fewer they take turns, and all get slower"
+    if nodes * ranks <= count:
         return Check("cores", Level.OK, found, why)
-    next_step = f"have at most {count} nodes here, or trust no speed measured here"
+    most = max(1, count // ranks)
+    next_step = f"have at most {most} nodes here, or trust no speed measured here"
     return Check("cores", Level.WARN, found, why, next_step)
 
 

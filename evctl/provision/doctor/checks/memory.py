@@ -18,7 +18,9 @@ MOST_LINES: Final = 8
 def wanted_bytes(subject: Subject) -> tuple[int, int] | None:
     """A node's L1 and L2; None while the model's KV is not known."""
     layout, config = subject.facts.layout, subject.config
-    return None if layout is None else node_bytes(layout, config.l1_blocks, config.l2_blocks)
+    if layout is None:
+        return None
+    return node_bytes(layout, config.l1_blocks, config.l2_blocks, config.ranks)
 
 
 def shared_memory(subject: Subject) -> Check:
@@ -76,6 +78,8 @@ def pool(subject: Subject) -> Check:
     block_tokens = subject.config.block_tokens
     found = f"L1 {l1} blocks, L2 {l2} blocks, of {block_tokens} tokens"
     l1_tokens = l1 * block_tokens
+    if not subject.config.prefix_cache:
+        return Check("pool", Level.OK, found, "without prefix_cache nothing is reused")
     if not l2:
         why = "without L2 what leaves L1 is computed anew, and no node reads what another computed"
         next_step = f"set l2_tokens, to {l1_tokens} or more"
