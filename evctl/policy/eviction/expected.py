@@ -90,6 +90,9 @@ class ExpectedUse(Book):
             entry.slot.discard(entry)
 
     def _left(self, entry: Entry) -> None:
+        for branch in entry.users:  # else paths of branches that ended keep evicted entries alive
+            while branch.path and not branch.path[-1].held:
+                branch.path.pop()
         entry.users = {}
 
     def _unuse(self, entry: Entry, branch: _Branch) -> None:
