@@ -21,11 +21,9 @@ from evengine.request import Sequence
 
 class KeepLimits(msgspec.Struct, frozen=True):
     """queue_blocks: that may wait for their copy into L2; beyond that they are not kept there,
-    and counted. drain_s: how long a request that must give its slots back now waits for copies
-    out of them."""
+    and counted."""
 
     queue_blocks: int = 2048
-    drain_s: float = 0.1
 
 
 class BlockStore:
@@ -56,6 +54,8 @@ class BlockStore:
         self._roots: dict[BlockKey, BlockKey] = {}
         """First block in L1 -> the root key before it."""
         self._restored_tokens = 0
+        self.leaving_blocks = 0
+        """Slots that requests gave back and that come free when copies are done."""
 
     # ------------------------------------------------------------ L1: taking and leaving
 
@@ -113,6 +113,7 @@ class BlockStore:
         reads or writes at this moment follow when it is done."""
         if seq.slots_in_use:
             seq.leaving.extend(seq.slots)
+            self.leaving_blocks += len(seq.slots)
         else:
             self.l1.release(seq.slots)
         seq.slots = []
@@ -125,14 +126,10 @@ class BlockStore:
         seq.slots_in_use -= blocks
         if not seq.slots_in_use and seq.leaving:
             self.l1.release(seq.leaving)
+            self.leaving_blocks -= len(seq.leaving)
             seq.leaving = []
-
-    def await_slots(self, seq: Sequence) -> None:
-        """Wait, for a bounded time, until a request that gave its slots back has done so."""
-        end_s = self._clock.now_s() + self._limits.drain_s
-        while seq.leaving and self._copier is not None and self._clock.now_s() < end_s:
-            self._copier.wait(0.001)
-            self._copier.poll()
+        if not seq.slots_in_use and seq.settles:
+            self.settle(seq)
 
     # ------------------------------------------------------------ blocks that are complete
 
@@ -185,6 +182,9 @@ class BlockStore:
         branch = _branch_of(seq)
         if self.pool is None:
             return
+        seq.settles = bool(seq.slots_in_use)
+        if seq.settles:
+            return  # once L2 has its last blocks: they belong to its branch too
         now_s = self._clock.now_s()
         self.pool.order.access(branch, seq.keys, now_s)
         if branch is not None:
@@ -239,7 +239,7 @@ class BlockStore:
             parent = keys[block - 1] if block else seq.start.root_key
             if not self.pool.hold(item.l2_slot, key, parent, block, result.checksum):
                 continue
-            self._inherit_class(key)
+            self.inherit_class(key)
             if run and block != run[-1] + 1:
                 self._tell_kept(seq, keys, run)
                 run = []
@@ -254,7 +254,7 @@ class BlockStore:
         parent = keys[run[0] - 1] if run[0] else seq.start.root_key
         self.tell_stored(seq.request_id, 2, parent, [keys[block] for block in run])
 
-    def _inherit_class(self, key: BlockKey) -> None:
+    def inherit_class(self, key: BlockKey) -> None:
         """Both tiers of a block on a node have one class, and the control plane says it once."""
         above = self.l1.find(key)
         if self.pool is not None and above is not None and above.epoch:

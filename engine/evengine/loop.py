@@ -84,6 +84,7 @@ class Loop:
         self._node = me.node
         self._executor = executor
         self._iteration = IterationThread(executor, clock, wake)
+        self.close = self._iteration.close
         self._computing: frozenset[str] = frozenset()
         """Requests that the iteration under way works on."""
         self._after_iteration: list[Callable[[], object]] = []
@@ -99,7 +100,7 @@ class Loop:
         self.run_s = 0.0
         """Wall seconds of iterations so far."""
         self._roster = Roster()
-        self._blocked: tuple[str, int] | None = None
+        self._blocked: tuple[Sequence, int] | None = None
         """Request at the head of the queue that did not fit, and the free blocks then."""
         self._handed_over: OrderedDict[str, str] = OrderedDict()
         self.outbound = Outbound(
@@ -204,9 +205,6 @@ class Loop:
         """Present sizes, and sums that are not whole numbers, for heartbeats."""
         return self._store.gauges() | self.traffic.gauges()
 
-    def close(self) -> None:
-        self._iteration.close()
-
     def check_integrity(self) -> list[str]:
         """Violations in L1, L2 and in the agreement of requests with their slots."""
         parts = (self._store, self._roster, self.traffic)
@@ -236,7 +234,8 @@ class Loop:
         for seq in prefills:
             if not seq.begun:
                 self._begin(seq)
-        batch = schedule.build_batch(prefills, self._roster.decoding, chunk_tokens)
+        decoding = [s for s in self._roster.decoding if not s.blocks_needed(len(s.tokens))]
+        batch = schedule.build_batch(prefills, decoding, chunk_tokens)
         if batch is not None:
             self._computing = batch.request_ids
             self._iteration.start(batch)
@@ -262,12 +261,14 @@ class Loop:
     def _admit(self) -> None:
         """Give waiting requests, first come first served, the blocks of their prompt."""
         roster = self._roster
+        if self._blocked is not None and self._blocked[0] is not next(iter(roster.waiting), None):
+            self._blocked = None  # it was cancelled, recalled, or has expired
         while roster.waiting and roster.running < self._limits.max_running:
             seq = roster.waiting[0]
-            if self._blocked == (seq.request_id, self._store.l1.available_blocks):
+            if self._blocked == (seq, self._store.l1.available_blocks):
                 return  # nothing was freed since it last did not fit
             if not self._store.take_prefix(seq, headroom_blocks=len(roster.decoding)):
-                self._blocked = (seq.request_id, self._store.l1.available_blocks)
+                self._blocked = (seq, self._store.l1.available_blocks)
                 return
             self._blocked = None
             roster.move(seq, Stage.PREFILL)
@@ -292,10 +293,11 @@ class Loop:
         decoding = self._roster.decoding
         for seq in sorted(decoding, key=lambda s: s.arrived_s):
             while seq.stage is Stage.DECODE and not self._store.cover(seq, len(seq.tokens)):
+                if self._store.leaving_blocks:
+                    break  # room comes when copies are done; until then it sits out
                 youngest = max(decoding, key=lambda s: s.arrived_s)
                 self.counters["preempted"] += 1
                 self._store.release(youngest)
-                self._store.await_slots(youngest)
                 youngest.forget_kv()
                 self._roster.move(youngest, Stage.WAITING, first=True)
 

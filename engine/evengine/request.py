@@ -79,6 +79,8 @@ class Sequence:
         self.looked_up = False
         self.slots_in_use = 0
         """Blocks that are being copied out of its slots or into them."""
+        self.settles = False
+        """It has ended, and its branch is told once its copies are done."""
         self.leaving: list[Slot] = []
         """Slots that it gave back while they were in use."""
         self.owner = ""

@@ -88,11 +88,9 @@ class Fetcher:
             if not self._limits.at_start:
                 self._begin(seq, seq.published)
             return
-        planned_from, intake.next, intake.l1_blocks = (
-            intake.l1_blocks,
-            seq.published,
-            seq.published,
-        )
+        planned_from = intake.l1_blocks
+        intake.next = intake.l1_blocks = seq.published
+        intake.end = max(intake.end, seq.published)  # others have computed more meanwhile
         if intake.next < planned_from and not intake.expired:  # L1 has evicted some meanwhile
             where = sources(seq.start.fetch, intake.next, planned_from, planned_from)
             self._want(intake, intake.next, planned_from, where)
@@ -301,4 +299,6 @@ class Fetcher:
 
     def _stored(self, request_id: str, flights: Sequence[Flight]) -> None:
         parent = flights[0].parent
+        for flight in flights:
+            self._store.inherit_class(flight.key)
         self._store.tell_stored(request_id, 2, parent, [flight.key for flight in flights])

@@ -139,8 +139,9 @@ class S3Fifo(_Ring):
                     entry.mark += 1
 
     def _pop(self, now_s: float) -> Iterator[Entry]:
+        in_use = 0  # of the main queue, one after the other
         while self._free:
-            from_small = self._small_blocks >= self._small_most or not self._main
+            from_small = self._small_blocks >= self._small_most or in_use >= len(self._main)
             entry = next(iter(self._small if from_small and self._small else self._main))
             if entry in self._small:
                 if entry.mark > 1:
@@ -152,9 +153,11 @@ class S3Fifo(_Ring):
                     self._withdraw(entry)
                     yield entry
             elif entry.pins or entry.mark > 0:
+                in_use = in_use + 1 if entry.pins else 0
                 entry.mark = max(0, entry.mark - 1)
                 self._main.move_to_end(entry)
             else:
+                in_use = 0
                 self._withdraw(entry)
                 yield entry
 
