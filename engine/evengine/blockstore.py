@@ -49,8 +49,8 @@ class BlockStore:
         self._clock = clock
         self._counters = counters
         self._limits = limits
-        self._keeping: dict[BlockKey, Slot] = {}
-        """Blocks on their way from L1 to L2, and the slots there."""
+        self._keeping: set[BlockKey] = set()
+        """Blocks on their way from L1 to L2."""
         self._roots: dict[BlockKey, BlockKey] = {}
         """First block in L1 -> the root key before it."""
         self._restored_tokens = 0
@@ -215,44 +215,39 @@ class BlockStore:
         items = []
         for (block, checksum), slot in zip(wanted, slots, strict=True):
             key = seq.keys[block]
-            self._keeping[key] = slot
+            self._keeping.add(key)
             items.append(Keep(seq.slots[block], slot, self.pool.header(slot, key, checksum)))
         blocks = [block for block, _ in wanted]
         self.hold_slots(seq, len(items))
-        keys = seq.keys  # extended in place of nothing: a list of its own from here on
-        self._copier.submit(items, lambda results: self._kept(seq, keys, blocks, items, results))
+        self._copier.submit(items, lambda results: self._kept(seq, blocks, items, results))
 
     def _kept(
         self,
         seq: Sequence,
-        keys: Seq[BlockKey],
         blocks: Seq[int],
         items: Seq[Keep],
         results: Seq[Checked],
     ) -> None:
         """Copies into L2 are done."""
         assert self.pool is not None
+        keys = seq.keys  # by now there may be more, never others
         run: list[int] = []
         for block, item, result in zip(blocks, items, results, strict=True):
             key = keys[block]
-            del self._keeping[key]
+            self._keeping.remove(key)
             parent = keys[block - 1] if block else seq.start.root_key
             if not self.pool.hold(item.l2_slot, key, parent, block, result.checksum):
                 continue
             self.inherit_class(key)
             if run and block != run[-1] + 1:
-                self._tell_kept(seq, keys, run)
+                self._tell(seq, 2, run[0], run[-1] + 1)
                 run = []
             run.append(block)
         if run:
-            self._tell_kept(seq, keys, run)
+            self._tell(seq, 2, run[0], run[-1] + 1)
         self._counters["l2_blocks_written"] += len(items)
         self._counters["l2_bytes_written"] += len(items) * self.pool.block_bytes
         self.let_go_slots(seq, len(items))
-
-    def _tell_kept(self, seq: Sequence, keys: Seq[BlockKey], run: Seq[int]) -> None:
-        parent = keys[run[0] - 1] if run[0] else seq.start.root_key
-        self.tell_stored(seq.request_id, 2, parent, [keys[block] for block in run])
 
     def inherit_class(self, key: BlockKey) -> None:
         """Both tiers of a block on a node have one class, and the control plane says it once."""

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Protocol
 
 from evctl.core.events import EngineFact
+from evctl.core.pool_status import RECOMPUTE_CAUSES
 from evctl.wire.messages import AnyMessage, PeerInfo, Tokens
 
 
@@ -37,9 +38,6 @@ class Outlet(Protocol):
 
 Counters = Counter[str]
 """Monotonic counts by name; sent with heartbeats."""
-
-RECOMPUTE_CAUSES = ("deadline", "unreachable", "gone", "failed", "corrupt", "no_room", "cancelled")
-"""Why blocks that were to be fetched are computed instead (FetchEnded)."""
 
 TOLD_FROM_THE_START = (
     "fetches",
