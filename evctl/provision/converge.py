@@ -127,6 +127,7 @@ class Convergence:
             self._do(change, lambda: self._driver.prepare(self._config))
         for change in self._planned(only, Step.MODEL):
             self._do(change, lambda change=change: self._fetch(change))  # type: ignore[misc]
+        self._driver.let_control_start()
         for change in self._planned(only, Step.CONTROL):
             self._note_boots()
             if change.action == "restart":

@@ -87,6 +87,11 @@ class ClusterDriver(Protocol):
         """Start it and wait until it listens; returns its pid. Raises EvctlError (EV-1711)."""
         ...
 
+    def let_control_start(self) -> None:
+        """Wait while a control plane that another one started is too young to listen: it is not
+        to be taken for one that has lost its address. Never raises."""
+        ...
+
     def await_control(self) -> None:
         """Wait until the running control plane listens, which it may not do yet when whoever
         started it was interrupted. Raises EvctlError (EV-1711)."""

@@ -38,6 +38,8 @@ if TYPE_CHECKING:  # the schema costs 60 ms, and only `up` reads it
     from evctl.config.cluster import ClusterConfig
 
 CONTROL_START_TIMEOUT_S: Final = 60.0
+STARTING_S: Final = 15.0
+"""A control plane that does not listen after so long has lost its control.json."""
 POLL_S: Final = 0.05
 FAILED_LOG_LINES: Final = 5
 SECRET_BYTES: Final = 32
@@ -140,6 +142,15 @@ class LocalDriver:
         self._record(started, self.directory / "control.launch.json", launch)
         self.await_control()
         return started.record.pid
+
+    def let_control_start(self) -> None:
+        path = self.directory / "control.json"
+        while (process := self._control_process()) is not None:
+            damaged = path.exists() and read_json(path) is None
+            age_s = time.time() - process.start_time
+            if damaged or self._listens(process.pid) or not 0 <= age_s < STARTING_S:
+                return
+            time.sleep(POLL_S)
 
     def await_control(self) -> None:
         record = self._running_record(CONTROL)
@@ -245,6 +256,11 @@ class LocalDriver:
         if records:
             return Unit(name, UnitState.ENDED, records[0].pid)
         return Unit(name, UnitState.ABSENT)
+
+    def _control_process(self) -> ProcessRecord | None:
+        """Also one that nobody has recorded yet."""
+        strays = find_all(self._mark(CONTROL))
+        return self._running_record(CONTROL) or (strays[0] if strays else None)
 
     def _running_record(self, name: str) -> ProcessRecord | None:
         return next((r for r in self._records(name) if find(r) is not None), None)

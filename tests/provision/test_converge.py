@@ -322,8 +322,10 @@ def test_up_waits_for_a_control_plane_that_another_up_left_starting(cluster: Clu
     interrupter.join()
     assert not (cluster.driver.directory / "control.json").exists()
     assert cluster.driver.is_running(CONTROL)
-    slow.unlink()
+    later = threading.Timer(0.5, slow.unlink)
+    later.start()
     rest = cluster.up()
+    later.join()
     assert [unit for _, unit in what(rest)] == ["n1", "n2", "n3"]
     assert rest.exit_code == 0
 
