@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from evctl.core.branches import BranchSignal
+from evctl.core.costs import Coefficients
 from evctl.core.kv import FetchSource
 from evctl.core.split import Phase
 
@@ -253,6 +254,16 @@ class Override(Fact, frozen=True, tag=True):
     forced: bool = False
 
 
+class CoefficientsFitted(Fact, frozen=True, tag=True):
+    """The execution-time model of a node was fitted (source "fitted"), or kept from an earlier
+    life of the same model, hardware and engine ("kept"). The fit is not bit-stable over
+    processors, so it is an event and not a step."""
+
+    node: str
+    coefficients: Coefficients
+    source: str
+
+
 class Tick(Fact, frozen=True, tag=True):
     """Time passed; nothing else happened."""
 
@@ -266,6 +277,7 @@ ControlFact = (
     | NodeReport
     | NodeLost
     | Override
+    | CoefficientsFitted
     | Tick
 )
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from evctl.core.costs import Coefficients
 from evctl.core.errors import UsageError
 from evctl.core.events import NodeReport
 from evctl.core.split import Phase, Role, Split, parse_split
@@ -103,6 +104,9 @@ class NodeRecord(msgspec.Struct):
     role: what the router sends it. settled_role: the last role whose work it has finished;
     they differ while a change is under way. requests: those that it prefills or will decode
     or decodes (an ordered set). seen_s: time of its last sign of life. joins: times it joined.
+    coefficients: of its execution-time model, None until there is one; model_source: where they
+    come from (PlanDecision.model). tokens_per_iteration: new tokens of a prefill iteration when it
+    is busy (m of section 4), 0 while unknown.
     """
 
     name: str
@@ -121,6 +125,9 @@ class NodeRecord(msgspec.Struct):
     speed: PrefillSpeed = msgspec.field(default_factory=PrefillSpeed)
     fetches: FetchSpeed = msgspec.field(default_factory=FetchSpeed)
     requests: dict[str, None] = msgspec.field(default_factory=dict)
+    coefficients: Coefficients | None = None
+    model_source: str = "prior"
+    tokens_per_iteration: float = 0.0
 
     @property
     def life(self) -> str:
@@ -206,6 +213,18 @@ class ClusterState:
         if node.speed.tokens:
             return node.speed.token_s(prior)
         return pooled_token_s([n.speed for n in self.nodes.values()], prior)
+
+    def prefill_s(
+        self, node: NodeRecord, uncached_tokens: float, pairs: float, restored_tokens: float = 0.0
+    ) -> float:
+        """Seconds of that node for a prompt (t_P of section 4): of its share of iterations' fixed
+        cost, its new tokens, their query-key pairs, and what is restored from host memory."""
+        model = node.coefficients
+        if model is None:
+            return self.token_s(node) * uncached_tokens
+        iterations = uncached_tokens / (node.tokens_per_iteration or max(1.0, uncached_tokens))
+        own_s = model.prefill_s(uncached_tokens, pairs, restored_tokens) - model.c0_s
+        return iterations * model.c0_s + own_s
 
     def fetch_s(self, node: NodeRecord, blocks: int) -> float:
         """Seconds until the node has so many blocks of peers, what it fetches already included."""

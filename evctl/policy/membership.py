@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evctl.core.effects import Cancel, SetRole
-from evctl.core.events import NodeJoined, NodeLost, NodeReport, Tick
+from evctl.core.events import CoefficientsFitted, NodeJoined, NodeLost, NodeReport, Tick
 from evctl.core.split import Role
 from evctl.policy import ahead
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
@@ -53,6 +53,16 @@ def on_lost(turn: Turn, event: NodeLost) -> None:
         turn.state.tallies.ignored += 1
         return
     _lose(turn, node, event.reason)
+
+
+def on_fitted(turn: Turn, event: CoefficientsFitted) -> None:
+    """Predict this node's times by its own model from now on."""
+    node = turn.state.nodes.get(event.node)
+    if node is None:
+        turn.state.tallies.ignored += 1
+        return
+    node.coefficients, node.model_source = event.coefficients, event.source
+    turn.notice("info", f"execution-time model {event.source}", node.name)
 
 
 def on_tick(turn: Turn, _: Tick) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from evctl.core.events import (
     BranchSignalled,
+    CoefficientsFitted,
     DispatchFailed,
     Event,
     FetchAheadEnded,
@@ -112,6 +113,7 @@ _HANDLERS: Final[dict[type, Callable[[Turn, Any], None]]] = {
     NodeReport: membership.on_report,
     NodeLost: membership.on_lost,
     Override: transition.on_override,
+    CoefficientsFitted: membership.on_fitted,
     Tick: membership.on_tick,
 }
 
