@@ -61,6 +61,8 @@ class Measures:
     def __init__(self, started_s: float) -> None:
         self.prefill_wait, self.decode_wait, self.ttft = Window(), Window(), Window()
         self.finished = Window()
+        self.node_waits: dict[str, tuple[int, float]] = {}
+        """Node -> prefills that it began, and the seconds that those had waited."""
         self._started_s = started_s
         self._marks: dict[str, _Marks] = {}
 
@@ -103,7 +105,10 @@ class Measures:
         if isinstance(fact, PrefillStarted):
             if not marks.started:
                 marks.started = True
-                self.prefill_wait.add(now_s, now_s - marks.arrived_s)
+                wait_s = now_s - marks.arrived_s
+                self.prefill_wait.add(now_s, wait_s)
+                count, total_s = self.node_waits.get(event.node, (0, 0.0))
+                self.node_waits[event.node] = (count + 1, total_s + wait_s)
         elif isinstance(fact, FirstToken):
             marks.first_token_s = marks.first_token_s or now_s
         elif isinstance(fact, TransferDone):

@@ -24,7 +24,8 @@ DIRECTORY: Final = "directory_"
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """counters: name -> value of the control plane's own counts. engines: node -> counters."""
+    """counters: name -> value of the control plane's own counts. engines: node -> counters.
+    node_waits: node -> prefills that it began, and the seconds that those had waited."""
 
     status: ClusterStatus
     cancelled: int
@@ -32,6 +33,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     counters: Mapping[str, float]
     engines: Mapping[str, Mapping[str, float]]
     kv: KvSummary
+    node_waits: Mapping[str, tuple[int, float]] = {}
 
 
 class ClusterCollector(Collector):
@@ -49,6 +51,7 @@ class ClusterCollector(Collector):
         yield from _requests(found)
         yield from _waits(found.status)
         yield from _nodes(found.status)
+        yield from _node_waits(found.node_waits)
         yield from _directory(found)
         if found.status.pool is not None:
             yield from _fetches(found.status.pool)
@@ -113,6 +116,17 @@ def _nodes(status: ClusterStatus) -> Iterator[Metric]:
         work.add_metric([node.name, "prefill"], node.running_prefill)
         work.add_metric([node.name, "decode"], node.running_decode)
     yield from (up, age, used, work)
+
+
+def _node_waits(node_waits: Mapping[str, tuple[int, float]]) -> Iterator[Metric]:
+    waits = SummaryMetricFamily(
+        "evctl_node_prefill_wait_seconds",
+        "From arrival to the start of prefill, by the node that began it",
+        labels=["node"],
+    )
+    for node, (count, total_s) in sorted(node_waits.items()):
+        waits.add_metric([node], count_value=count, sum_value=total_s)
+    yield waits
 
 
 def _directory(found: Snapshot) -> Iterator[Metric]:

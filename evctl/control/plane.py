@@ -295,6 +295,7 @@ class ControlPlane:
             counters=counters,
             kv=self.kv.summary(),
             engines={name: engine.counters for name, engine in self.hub.engines.items()},
+            node_waits=dict(self.measures.node_waits),
         )
 
     # ------------------------------------------------------------ inside
