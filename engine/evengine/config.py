@@ -10,6 +10,7 @@ import msgspec
 
 from evctl.core.errors import ConfigError
 from evengine.loop import LoopLimits
+from evengine.runner.paced import Pace
 
 MAX_RANKS = 16
 
@@ -22,7 +23,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     whose arithmetic depends on the batch. threads: of torch; more than the node's share of
     cores makes everything slower. ranks: processes that share the KV heads of every sequence,
     each with its part of L1 (latent KV: a whole copy) and so many threads. l2_blocks: 0, no pool.
-    eviction: order of L2, by its name in evctl.policy.eviction.
+    eviction: order of L2, by its name in evctl.policy.eviction. pace: make iterations last as on
+    other hardware.
     """
 
     cluster: str
@@ -42,6 +44,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     require_exact: bool = True
     threads: int = 1
     ranks: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)] = 1
+    pace: Pace | None = None
     log_level: str = "INFO"
     limits: LoopLimits = LoopLimits()
 

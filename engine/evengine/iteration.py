@@ -18,8 +18,8 @@ from evengine.wake import Wake
 
 
 class Finished(NamedTuple):
-    """An iteration that ended. run_s: wall time; busy_s: CPU time of its thread. error: what the
-    executor raised, and then `sampled` is None."""
+    """An iteration that ended. run_s: wall time; busy_s: CPU time of its thread, or what the
+    executor says instead. error: what the executor raised, and then `sampled` is None."""
 
     batch: Batch
     sampled: Sampled | None
@@ -87,11 +87,9 @@ class IterationThread:
                 sampled = self._executor.run(batch)
             except BaseException as caught:
                 error = caught
-            self._finished = Finished(
-                batch,
-                sampled,
-                self._clock.now_s() - started_s,
-                self._clock.thread_cpu_s() - started_cpu_s,
-                error,
-            )
+            busy_s = self._clock.thread_cpu_s() - started_cpu_s
+            if sampled is not None and sampled.busy_s is not None:
+                busy_s = sampled.busy_s
+            run_s = self._clock.now_s() - started_s
+            self._finished = Finished(batch, sampled, run_s, busy_s, error)
             self._wake.set()

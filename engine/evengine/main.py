@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 import torch
@@ -47,6 +48,7 @@ from evengine.pool.ranked import open_pages
 from evengine.ports import Executor, Transfer
 from evengine.ranks.processes import RankProcesses
 from evengine.runner.executor import TorchExecutor, kv_layout
+from evengine.runner.paced import PacedExecutor
 from evengine.runner.ranked import open_ranked
 from evengine.runner.selfcheck import SelfCheck, self_check
 from evengine.runner.share import share_of
@@ -151,12 +153,19 @@ def _open_executor(
     model, weights = loaded.config, loaded.weights
     if config.ranks == 1:
         own = TorchExecutor(model, weights, memory.region(0), config.block_tokens)
-        return own, loaded.check.numerics
+        return _paced(config, own), loaded.check.numerics
     executor, check = open_ranked(
         model, weights, Path(config.model), memory, config.block_tokens, loaded.check, ranks
     )
     _require_exact(config, check)
-    return executor, check.numerics
+    return _paced(config, executor), check.numerics
+
+
+def _paced(config: EngineConfig, executor: Executor) -> Executor:
+    """Each node has noise of its own, the same at every start."""
+    if config.pace is None:
+        return executor
+    return PacedExecutor(executor, config.pace, crc32(config.node.encode()))
 
 
 def _assemble(

@@ -141,10 +141,12 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """Chosen tokens in the order of Batch.draws; logprob None unless it was asked for."""
+    """Chosen tokens in the order of Batch.draws; logprob None unless it was asked for. busy_s: how
+    long the hardware worked, where the CPU time of the thread that ran it does not say so."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[TokenLogprob | None]
+    busy_s: float | None = None
 
 
 class Executor(Protocol):

@@ -16,6 +16,7 @@ from evctl.core.split import Split, parse_split
 
 MODEL_KV_HEADS: Final[Mapping[str, int | None]] = {
     "smollm2-135m": 3,
+    "random-2l128": 2,
     "random-4l256": 2,
     "random-6l384": 2,
     "random-8l512": 2,
@@ -55,6 +56,24 @@ class GatewayConfig(_Strict):
     port: int = Field(default=8080, ge=0, le=65535, description="0: any free port")
     port_strict: bool = Field(
         default=False, description="fail when the port is taken, take no other"
+    )
+
+
+class PaceConfig(_Strict):
+    """How long iterations last at least, in seconds: many nodes on few cores, with a model so
+    small that it takes next to nothing. See evengine.runner.paced."""
+
+    prefill_s: float = Field(default=0.0, ge=0, description="a prefill iteration")
+    token_s: float = Field(default=0.0, ge=0, description="a new token of a prompt")
+    pair_s: float = Field(default=0.0, ge=0, description="a query-key pair")
+    decode_s: float = Field(default=0.0, ge=0, description="a decode iteration")
+    request_s: float = Field(default=0.0, ge=0, description="a request that decodes")
+    context_s: float = Field(default=0.0, ge=0, description="1,000 tokens of their contexts")
+    half_tokens: float = Field(
+        default=0.0, ge=0, description="a chunk of so many takes twice as long a token"
+    )
+    noise: float = Field(
+        default=0.0, ge=0, le=2, description="standard deviation of the logarithm"
     )
 
 
@@ -110,6 +129,9 @@ class ClusterConfig(_Strict):
     )
     chunk_tokens: int = Field(default=256, ge=1, description="prompt tokens in one iteration")
     max_running: int = Field(default=32, ge=1, le=4096, description="requests in one decode batch")
+    pace: PaceConfig | None = Field(
+        default=None, description="make iterations last as on other hardware, to study"
+    )
     gateway: GatewayConfig = Field(default_factory=GatewayConfig)
     allow_replay: bool = Field(
         default=False, description="accept requests that name their own output"

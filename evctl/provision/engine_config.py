@@ -33,6 +33,7 @@ def engine_config(
         "ranks": config.ranks,
         "transfer": config.transfer,
         "prefix_cache": config.prefix_cache,
+        "pace": config.pace.model_dump() if config.pace else None,
         "limits": {
             "chunk_tokens": config.chunk_tokens,
             "max_running": config.max_running,

@@ -123,6 +123,7 @@ _SPECS: dict[str, ModelSpec] = {
     spec.name: spec
     for spec in (
         SMOLLM2,
+        _random_model(random_config("random-2l128", 2, 128, context_tokens=32_768)),
         _random_model(random_config("random-4l256", 4, 256)),
         _random_model(random_config("random-6l384", 6, 384, context_tokens=32_768)),
         _random_model(random_config("random-8l512", 8, 512)),
