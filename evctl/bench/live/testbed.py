@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,12 @@ LAST_WORDS: Final = 1500
 """Of what a command that failed said."""
 
 
+def _as_yaml(values: dict[str, Any]) -> str:
+    """JSON, which is YAML but for numbers such as 1e-6: those need a point there."""
+    text = msgspec.json.encode(values).decode()
+    return re.sub(r"(?<=[:,\[])(-?\d+)(e-?\d+)(?=[,}\]])", r"\1.0\2", text)
+
+
 class Testbed:
     """Up while it is entered; then nothing of it is left but its folder.
 
@@ -34,7 +41,7 @@ class Testbed:
         self.name = name
         self._file = folder / f"{name}.json"
         values = {"name": name, "allow_replay": True, "gateway": {"port": 0}, **config}
-        self._file.write_bytes(msgspec.json.encode(values))  # JSON is YAML
+        self._file.write_text(_as_yaml(values))
         self._environment = {
             **os.environ,
             "XDG_STATE_HOME": str(folder / "state"),
