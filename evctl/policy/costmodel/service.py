@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from evctl.core.costs import Coefficients
+from evctl.core.events import IterationSample
 from evctl.core.planning import SliceRecord
+
+
+def iteration_s(model: Coefficients, sample: IterationSample) -> float:
+    """What the model says of an iteration. One of both kinds shares their fixed costs: it is
+    taken for a prefill with its decodes' own cost on top."""
+    rows = sample.decode_requests
+    if not sample.prefill_tokens:
+        return model.decode_s(rows, sample.attention_pairs)
+    added_s = model.decode_s(rows) - model.d0_s if rows else 0.0
+    return added_s + model.prefill_s(
+        sample.prefill_tokens, sample.attention_pairs, sample.restored_tokens
+    )
 
 
 def prefill_service_s(
@@ -25,12 +38,18 @@ def prefill_service_s(
 
 
 def decode_service_s(
-    model: Coefficients, output_tokens: float, accepted_per_iteration: float, batch: float
+    model: Coefficients,
+    output_tokens: float,
+    accepted_per_iteration: float,
+    batch: float,
+    context_tokens: float = 0.0,
 ) -> float:
-    """t_D(w, B): seconds that a request decodes on a node whose batch is `batch` all the while.
-    An iteration has at least one request in it: a batch below 1 is a node idle at times."""
+    """t_D(w, B): seconds that a request decodes on a node whose batch is `batch` all the while,
+    each request of it with `context_tokens` on average. An iteration has at least one request in
+    it: a batch below 1 is a node idle at times."""
     iterations = output_tokens / (accepted_per_iteration or 1.0)
-    return model.decode_s(max(1.0, batch)) * iterations
+    running = max(1.0, batch)
+    return model.decode_s(running, running * context_tokens) * iterations
 
 
 def slice_prefill_s(model: Coefficients, slice_: SliceRecord) -> float:
@@ -45,5 +64,7 @@ def slice_prefill_s(model: Coefficients, slice_: SliceRecord) -> float:
 
 
 def slice_decode_s(model: Coefficients, slice_: SliceRecord, batch: float) -> float:
-    """t_D of a slice's mean request."""
-    return decode_service_s(model, slice_.output_tokens, slice_.accepted_per_iteration, batch)
+    """t_D of a slice's mean request, which on average has half of its output behind it."""
+    context = slice_.uncached_tokens + slice_.cached_tokens + slice_.output_tokens / 2
+    accepted = slice_.accepted_per_iteration
+    return decode_service_s(model, slice_.output_tokens, accepted, batch, context)
