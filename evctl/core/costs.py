@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 TERMS = ("c0", "c1", "c2", "c3", "d0", "d1", "d2", "d3")
 """Of Coefficients and its errors, in this order."""
+
+
+def finite(error: float) -> float | None:
+    """A standard error as JSON has it: null for an infinite one."""
+    return error if math.isfinite(error) else None
 
 
 class Coefficients(msgspec.Struct, frozen=True):
