@@ -49,6 +49,7 @@ class ClusterCollector(Collector):
         yield from _requests(found)
         yield from _waits(found.status)
         yield from _nodes(found.status)
+        yield from _models(found.status)
         yield from _directory(found)
         if found.status.pool is not None:
             yield from _fetches(found.status.pool)
@@ -113,6 +114,34 @@ def _nodes(status: ClusterStatus) -> Iterator[Metric]:
         work.add_metric([node.name, "prefill"], node.running_prefill)
         work.add_metric([node.name, "decode"], node.running_decode)
     yield from (up, age, used, work)
+
+
+def _models(status: ClusterStatus) -> Iterator[Metric]:
+    error = SummaryMetricFamily(
+        "evctl_iteration_error_ratio",
+        "Of predicted iteration times, relative to what was measured, since the model is in force",
+        labels=["node", "kind"],
+    )
+    terms = GaugeMetricFamily(
+        "evctl_model_seconds", "Coefficients of a node's times", labels=["node", "term"]
+    )
+    warming = GaugeMetricFamily(
+        "evctl_node_warming", "1 while it works for both phases to be learned", labels=["node"]
+    )
+    off = GaugeMetricFamily(
+        "evctl_model_off_ratio",
+        "Predicted over measured busy time of the last window, minus 1",
+        labels=["node"],
+    )
+    for model in status.models:
+        warming.add_metric([model.node], float(model.warming))
+        for term, seconds in model.coefficients.items():
+            terms.add_metric([model.node, term], seconds)
+        for one in model.iterations:
+            error.add_metric([model.node, one.kind], one.iterations, one.errors)
+        if model.off is not None:
+            off.add_metric([model.node], model.off)
+    yield from (error, terms, warming, off)
 
 
 def _directory(found: Snapshot) -> Iterator[Metric]:

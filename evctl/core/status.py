@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from evctl.core.kv_status import KvStatus
+from evctl.core.model_status import ModelStatus
 from evctl.core.pool_status import PoolStatus
 
 API_VERSION = "evctl/v1"
@@ -115,7 +116,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     """One screen. split: by settled roles; target_split: by those that the router sends by.
 
     mode: hold (split set by hand) or advise. generation rises with every accepted write.
-    gateway, admin: URLs. in_flight: requests anywhere. epoch: life of the control plane.
+    gateway, admin: URLs. in_flight: requests anywhere. epoch: life of the control plane. models:
+    what is known of each node's times.
     """
 
     cluster: str
@@ -143,6 +145,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     refusals: tuple[Refusal, ...] = ()
     kv: KvStatus | None = None
     pool: PoolStatus | None = None
+    models: tuple[ModelStatus, ...] = ()
 
 
 class SplitChange(msgspec.Struct, frozen=True):

@@ -64,7 +64,10 @@ def on_fitted(turn: Turn, event: CoefficientsFitted) -> None:
         return
     node.coefficients, node.model_source = event.coefficients, event.source
     warmup.end(turn, node)
-    turn.notice("info", f"execution-time model {event.source}", node.name)
+    whence = " from an earlier life: no warm-up" if event.source == "kept" else ""
+    unknown = ", ".join(event.coefficients.unidentified)
+    lacks = f"; the data cannot tell {unknown}" if unknown else ""
+    turn.notice("info", f"execution-time model {event.source}{whence}{lacks}", node.name)
 
 
 def on_tick(turn: Turn, _: Tick) -> None:

@@ -7,7 +7,7 @@ from evctl.policy.cluster import NodeRecord
 from evctl.policy.turn import Turn
 
 PATIENCE = 5.0
-"""Times warm_up_s after which a node goes without a model: the work that it got tells too little."""
+"""Times warm_up_s after which a node goes without a model: what it did tells too little."""
 
 
 def begin(turn: Turn, node: NodeRecord) -> None:

@@ -60,7 +60,10 @@ class Message(msgspec.Struct, frozen=True, tag_field="t"):
 
 class Hello(Message, frozen=True, tag=True):
     """First message of an engine's life, and after every reconnect. hardware, engine: what its
-    times depend on beside the model; "" where it does not say."""
+    times depend on beside the model; "" where it does not say. experts, experts_per_token: routed
+    ones of the model, 0 of a dense one. forwarded_tokens: that a request feeds into a decode
+    iteration, more than 1 with speculation.
+    """
 
     cluster: str
     peer: PeerInfo
@@ -74,6 +77,9 @@ class Hello(Message, frozen=True, tag=True):
     epoch: int
     hardware: str = ""
     engine: str = ""
+    experts: int = 0
+    experts_per_token: int = 0
+    forwarded_tokens: float = 1.0
 
 
 class Load(msgspec.Struct, frozen=True):

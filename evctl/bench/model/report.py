@@ -31,8 +31,8 @@ class ModelMeasurement(Measurement, frozen=True, kw_only=True):
     """coefficients: seconds a unit by term, and their standard errors, null where the data
     cannot tell. Empty where nothing could be fitted; why_not says why."""
 
-    coefficients: dict[str, float] = {}
-    errors: dict[str, float | None] = {}
+    coefficients: dict[str, float] = msgspec.field(default_factory=dict)
+    errors: dict[str, float | None] = msgspec.field(default_factory=dict)
     why_not: str = ""
 
 

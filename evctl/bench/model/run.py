@@ -38,7 +38,6 @@ from evctl.bench.model.traffic import (
 from evctl.core.costs import TERMS, Coefficients, finite
 from evctl.policy.costmodel.fit import ModelShape, NotYet, fit
 from evctl.policy.costmodel.windows import Windows
-from evctl.wire.messages import WarmUp
 
 CHUNK_TOKENS = 256
 BLOCK_TOKENS = 16
@@ -117,7 +116,7 @@ def listen(plan: Plan, model: Model, told: Told) -> Heard:
         Driver(Path(folder), model.folder, (NODE,), entry=plan.entry, **options) as driver,
     ):
         pinned = _pin(driver.nodes[NODE].pid)
-        driver.send(NODE, WarmUp(on=True))
+        driver.warm_up(NODE, on=True)
         told(f"warm-up, {plan.warm_up_s:.0f} s")
         agents = Agents(WARM, random.Random(1), model.vocab_size)
         warm = serve(driver, agents, plan.warm_up_s)
