@@ -16,6 +16,7 @@ from evctl.control.plane import ControlPlane
 from evctl.control.replay import replay
 from evctl.core.costs import Coefficients
 from evctl.core.events import CoefficientsFitted, FromNode
+from evctl.core.status import ClusterStatus
 from evctl.policy.state import StepResult
 from evctl.wire.messages import WarmUp
 from tests.control.fake_engine import FakeEngine
@@ -97,7 +98,9 @@ async def test_a_node_warms_up_is_learned_and_then_works_in_its_role(tmp_path: P
         assert 'evctl_node_warming{node="n1"} 0.0' in metrics
         assert 'evctl_iteration_error_ratio_count{kind="prefill",node="n1"} 60.0' in metrics
         assert 'evctl_model_seconds{node="n1",term="c1"}' in metrics
-        assert msgspec.json.decode(msgspec.json.encode(plane.status()), type=type(plane.status()))
+        encoded = msgspec.json.encode(plane.status())
+        again = msgspec.json.decode(encoded, type=ClusterStatus)
+        assert [m.coefficients for m in again.models if m.node == "n1"] == [model.coefficients]
     finally:
         await stage.close()
     report = replay(tmp_path / "state" / "journal")
