@@ -15,7 +15,7 @@ import msgspec
 from evctl.control.kept_models import Identity, KeptModels, identity_of
 from evctl.core.costs import TERMS, Coefficients, finite
 from evctl.core.events import CoefficientsFitted, Event, FromNode, IterationSample, NodeJoined
-from evctl.core.model_status import IterationError, ModelStatus
+from evctl.core.times_status import IterationError, NodeTimes
 from evctl.policy.costmodel.calibration import CalibrationLimits, NodeCalibration
 from evctl.policy.costmodel.fit import Fitted, ModelShape, NotYet, fit
 from evctl.policy.costmodel.service import iteration_s
@@ -86,11 +86,11 @@ class Calibration:
             node.calibration.adopt(event.coefficients)
             node.errors, node.waits_for = {}, ""
 
-    def status(self, record: NodeRecord) -> ModelStatus:
+    def status(self, record: NodeRecord) -> NodeTimes:
         """Of a node, fitted or not."""
         node = self._nodes.get(record.name)
         model = record.coefficients
-        return ModelStatus(
+        return NodeTimes(
             node=record.name,
             source=record.model_source,
             warming=record.warming,

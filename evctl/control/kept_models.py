@@ -54,6 +54,7 @@ class KeptModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     experts: Annotated[int, msgspec.Meta(ge=0)] = 0
     experts_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0
     forwarded_tokens: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
+    context_tokens: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
 
 
 def identity_of(hello: Hello, *, context_term: bool) -> Identity | None:
@@ -107,6 +108,7 @@ class KeptModels:
             experts=model.experts,
             experts_per_token=model.experts_per_token,
             forwarded_tokens=model.forwarded_tokens,
+            context_tokens=model.context_tokens,
         )
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -144,4 +146,5 @@ def _coefficients(kept: KeptModel) -> Coefficients:
         unidentified=kept.unidentified,
         windows=kept.windows,
         residual=kept.residual,
+        context_tokens=kept.context_tokens,
     )

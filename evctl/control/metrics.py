@@ -133,7 +133,7 @@ def _models(status: ClusterStatus) -> Iterator[Metric]:
         "Predicted over measured busy time of the last window, minus 1",
         labels=["node"],
     )
-    for model in status.models:
+    for model in status.times:
         warming.add_metric([model.node], float(model.warming))
         for term, seconds in model.coefficients.items():
             terms.add_metric([model.node, term], seconds)

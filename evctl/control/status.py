@@ -81,7 +81,7 @@ class StatusBoard:
             refusals=self._hub.refusals.listed(),
             kv=self._kv.status(),
             pool=self._pool.status(state, self._hub.engines),
-            models=tuple(self._calibration.status(node) for node in state.nodes.values()),
+            times=tuple(self._calibration.status(node) for node in state.nodes.values()),
         )
 
     def _node(self, node: NodeRecord, now_s: float) -> NodeStatus:

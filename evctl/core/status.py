@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from evctl.core.kv_status import KvStatus
-from evctl.core.model_status import ModelStatus
 from evctl.core.pool_status import PoolStatus
+from evctl.core.times_status import NodeTimes
 
 API_VERSION = "evctl/v1"
 
@@ -116,8 +116,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     """One screen. split: by settled roles; target_split: by those that the router sends by.
 
     mode: hold (split set by hand) or advise. generation rises with every accepted write.
-    gateway, admin: URLs. in_flight: requests anywhere. epoch: life of the control plane. models:
-    what is known of each node's times.
+    gateway, admin: URLs. in_flight: requests anywhere. epoch: life of the control plane. times:
+    what is known of how long each node takes.
     """
 
     cluster: str
@@ -145,7 +145,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     refusals: tuple[Refusal, ...] = ()
     kv: KvStatus | None = None
     pool: PoolStatus | None = None
-    models: tuple[ModelStatus, ...] = ()
+    times: tuple[NodeTimes, ...] = ()
 
 
 class SplitChange(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ MODEL = msgspec.structs.replace(
     unidentified=("c3",),
     windows=(24, 23),
     residual=0.04,
+    context_tokens=812.5,
 )
 IDENTITY = Identity("m", "w", "exact/1", "a cpu", "evengine 1", 1, True)
 
@@ -79,7 +80,7 @@ async def test_a_node_warms_up_is_learned_and_then_works_in_its_role(tmp_path: P
         assert engine.of(WarmUp) == [WarmUp(on=True)]
         work(plane, "n1", 59.0)
         assert learned(plane) is None
-        (before,) = [m for m in plane.status().models if m.node == "n1"]
+        (before,) = [m for m in plane.status().times if m.node == "n1"]
         assert (before.source, before.warming, before.coefficients) == ("prior", True, {})
         work(plane, "n1", 12.0, start_s=59.0)
         await until(lambda: learned(plane), 10, "the fit")
@@ -89,7 +90,7 @@ async def test_a_node_warms_up_is_learned_and_then_works_in_its_role(tmp_path: P
         assert found is not None
         assert found.c1_s == pytest.approx(TRUTH.c1_s, rel=0.1)
         work(plane, "n1", 12.0, start_s=71.0)
-        (model,) = [m for m in plane.status().models if m.node == "n1"]
+        (model,) = [m for m in plane.status().times if m.node == "n1"]
         assert (model.source, model.warming) == ("fitted", False)
         assert {one.kind for one in model.iterations} == {"prefill", "decode"}
         assert all(0.0 < one.mean < 0.1 for one in model.iterations)
@@ -100,12 +101,12 @@ async def test_a_node_warms_up_is_learned_and_then_works_in_its_role(tmp_path: P
         assert 'evctl_model_seconds{node="n1",term="c1"}' in metrics
         encoded = msgspec.json.encode(plane.status())
         again = msgspec.json.decode(encoded, type=ClusterStatus)
-        assert [m.coefficients for m in again.models if m.node == "n1"] == [model.coefficients]
+        assert [m.coefficients for m in again.times if m.node == "n1"] == [model.coefficients]
     finally:
         await stage.close()
     report = replay(tmp_path / "state" / "journal")
     assert report.equal, report
-    assert report.steps > 3
+    assert report.steps >= 2  # joined, fitted
 
 
 async def test_a_restart_starts_warm_and_says_so(tmp_path: Path) -> None:
@@ -169,8 +170,8 @@ async def test_too_little_is_told_and_not_fitted(tmp_path: Path) -> None:
         for index in range(700):
             event = FromNode("n1", boot_id, prefill(TRUTH, rng, 0.05))
             plane.calibration.observe(index / 10, event, NOTHING)
-        await until(lambda: plane.status().models[0].waits_for, 5, "a try")
-        assert plane.status().models[0].waits_for == "decode: 0 of 24 iterations"
+        await until(lambda: plane.status().times[0].waits_for, 5, "a try")
+        assert plane.status().times[0].waits_for == "decode: 0 of 24 iterations"
         assert plane.state.nodes["n1"].coefficients is None
     finally:
         await stage.close()

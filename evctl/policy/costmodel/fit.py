@@ -127,8 +127,11 @@ def _fitted(
         errors |= dict(zip(terms, solution.errors, strict=True))
         unidentified = unidentified - set(terms) | set(solution.report.unidentified)
         windows[index] = len({row.start_s for row in rows[index]})
+    requests = sum(row.iterations * row.batch for row in rows[1])
+    context = sum(row.pairs for row in rows[1]) / requests if requests else base.context_tokens
     coefficients = msgspec.structs.replace(
         blank,
+        context_tokens=context,
         **{f"{term}_s": value for term, value in values.items()},
         errors=tuple(errors[term] for term in TERMS),
         unidentified=tuple(term for term in TERMS if term in unidentified),

@@ -13,7 +13,7 @@ def iteration_s(model: Coefficients, sample: IterationSample) -> float:
     rows = sample.decode_requests
     if not sample.prefill_tokens:
         return model.decode_s(rows, sample.attention_pairs)
-    added_s = model.decode_s(rows) - model.d0_s if rows else 0.0
+    added_s = model.decode_s(rows, 0.0) - model.d0_s if rows else 0.0
     return added_s + model.prefill_s(
         sample.prefill_tokens, sample.attention_pairs, sample.restored_tokens
     )
@@ -42,14 +42,15 @@ def decode_service_s(
     output_tokens: float,
     accepted_per_iteration: float,
     batch: float,
-    context_tokens: float = 0.0,
+    context_tokens: float | None = None,
 ) -> float:
     """t_D(w, B): seconds that a request decodes on a node whose batch is `batch` all the while,
-    each request of it with `context_tokens` on average. An iteration has at least one request in
-    it: a batch below 1 is a node idle at times."""
+    each request of it with `context_tokens` on average (None: as the model was fitted). An
+    iteration has at least one request in it: a batch below 1 is a node idle at times."""
     iterations = output_tokens / (accepted_per_iteration or 1.0)
     running = max(1.0, batch)
-    return model.decode_s(running, running * context_tokens) * iterations
+    context = None if context_tokens is None else running * context_tokens
+    return model.decode_s(running, context) * iterations
 
 
 def slice_prefill_s(model: Coefficients, slice_: SliceRecord) -> float:

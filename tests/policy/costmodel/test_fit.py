@@ -114,6 +114,9 @@ def test_context_is_fitted_only_where_asked() -> None:
     with_term = fitted(rows, msgspec.structs.replace(DENSE, context_term=True))
     assert with_term.d3_s == pytest.approx(2e-6, rel=0.1)
     assert with_term.decode_s(8, 40_000) == pytest.approx(truth.decode_s(8, 40_000), rel=0.05)
+    # whoever does not know the context gets that of the windows: 8 of about 2,000 tokens each
+    assert with_term.context_tokens == pytest.approx(2000, rel=0.1)
+    assert with_term.decode_s(8) == pytest.approx(truth.decode_s(8, 16_000), rel=0.06)
     assert fitted(rows).d3_s == 0.0
     assert fitted(rows).residual > with_term.residual
 

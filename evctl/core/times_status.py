@@ -18,7 +18,7 @@ class IterationError(msgspec.Struct, frozen=True):
         return self.errors / self.iterations if self.iterations else 0.0
 
 
-class ModelStatus(msgspec.Struct, frozen=True):
+class NodeTimes(msgspec.Struct, frozen=True):
     """Of one node. source: "prior" while nothing is learned, "fitted", "kept" from an earlier
     life. warming: it works for both phases until it is. waits_for: what the last try lacked.
 
