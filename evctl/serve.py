@@ -47,6 +47,9 @@ def plan_of(directory: Path) -> tuple[ControlSettings, GatewayPlan]:
         node_lost_after_s=config.node_lost_after_s,
         tenants=config.tenants,
         fetch_ahead=config.fetch_ahead,
+        warm_up_s=config.warm_up_s,
+        watch_drift=config.watch_drift,
+        decode_context=config.decode_context,
         suspect_after_s={str(k): s for k, s in config.suspect_after_s.items()},
     )
     gateway = GatewayPlan(

@@ -34,6 +34,7 @@ from evctl.wire.messages import (
     ReserveKv,
     StartRequest,
     Stop,
+    WarmUp,
     Welcome,
 )
 from evengine.blockstore import BlockStore
@@ -100,6 +101,7 @@ class Agent:
             RecallRequest: lambda m: self._engine.recall(m.request_id),
             Reclassify: self._on_reclassify,
             FetchAhead: lambda m: self._engine.fetch_ahead(m),
+            WarmUp: lambda m: self._engine.warm_up(m.on),
             GetInventory: self._on_get_inventory,
             Inspect: self._on_inspect,
             Stop: self._on_stop,
@@ -240,6 +242,7 @@ class Agent:
         self._engine.kv_secret = message.kv_secret
         self._uplink.epoch = message.epoch
         self._store.forget_classes()
+        self._engine.warm_up(False)  # a control plane that wants it says so
         self._next_beat_s = float("-inf")
 
     def _on_peers(self, message: Peers) -> None:

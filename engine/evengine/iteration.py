@@ -36,7 +36,8 @@ def sample_of(finished: Finished, restored_tokens: int) -> IterationSample:
         phase=Phase.PREFILL if chunks else Phase.DECODE,
         busy_s=finished.busy_s,
         prefill_tokens=sum(len(c.tokens) for c in chunks),
-        attention_pairs=sum(attention_pairs(len(c.tokens), c.start) for c in chunks),
+        attention_pairs=sum(attention_pairs(len(c.tokens), c.start) for c in chunks)
+        + sum(row.position + 1 for row in rows),
         restored_tokens=restored_tokens,
         decode_requests=len(rows),
     )

@@ -100,6 +100,8 @@ class Loop:
         self.run_s = 0.0
         """Wall seconds of iterations so far."""
         self._roster = Roster()
+        self._turns = schedule.PhaseTurns()
+        self.warm_up = self._turns.switch
         self._blocked: tuple[Sequence, int] | None = None
         """Request at the head of the queue that did not fit, and the free blocks then."""
         self._handed_over: OrderedDict[str, str] = OrderedDict()
@@ -122,7 +124,7 @@ class Loop:
             counters=counters,
             active=self._roster.__contains__,
             full=self._full_for_arrivals,
-            headroom_blocks=self._headroom_blocks,
+            headroom_blocks=lambda: len(self._roster.decoding),
             refuse_handover=self._refuse_handover,
             make_sequence=self._sequence_of,
             take=self._take_over,
@@ -231,10 +233,11 @@ class Loop:
         prefills = schedule.choose_prefills(
             self._roster.prefilling, self._store, chunk_tokens, self.traffic.may_run
         )
+        decoding = [s for s in self._roster.decoding if not s.blocks_needed(len(s.tokens))]
+        prefills, decoding = self._turns.choose(prefills, decoding)
         for seq in prefills:
             if not seq.begun:
                 self._begin(seq)
-        decoding = [s for s in self._roster.decoding if not s.blocks_needed(len(s.tokens))]
         batch = schedule.build_batch(prefills, decoding, chunk_tokens)
         if batch is not None:
             self._computing = batch.request_ids
@@ -421,9 +424,6 @@ class Loop:
         if self._blocked is not None:
             return "a request here waits for blocks"
         return ""
-
-    def _headroom_blocks(self) -> int:
-        return len(self._roster.decoding)
 
     def _take_over(self, seq: Sequence) -> None:
         seq.decode_node = self._node

@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import platform
 import secrets
 import signal
 import sys
@@ -21,6 +22,7 @@ import torch
 import zmq
 from tokenizers import Tokenizer
 
+from evctl import __version__
 from evctl.core.errors import EvctlError, RefusedError
 from evctl.core.kv import KvLayout
 from evctl.policy.eviction import make_order
@@ -296,7 +298,19 @@ def _hello(config: EngineConfig, loaded: LoadedModel, numerics: str, me: PeerInf
         l2_blocks=config.l2_blocks,
         max_running=config.limits.max_running,
         epoch=0,
+        hardware=f"{processor()}, {torch.get_num_threads()} threads a rank",
+        engine=f"evengine {__version__}, torch {torch.__version__}",
     )
+
+
+def processor(path: Path = Path("/proc/cpuinfo")) -> str:
+    """The kind of CPU, as the system names it."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
 
 
 def _log_to_stderr(config: EngineConfig) -> None:

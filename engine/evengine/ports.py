@@ -66,6 +66,10 @@ class Engine(Protocol):
         """Fetch KV for a branch that is about to wake; answered by a fact."""
         ...
 
+    def warm_up(self, on: bool) -> None:
+        """Run prefill and decode in turns, never in one iteration; or as always."""
+        ...
+
     def peer_handlers(self) -> Mapping[type, PeerHandler]:
         """What to do with peers' messages about KV, by type."""
         ...

@@ -131,6 +131,30 @@ def choose_prefills(
     return chosen
 
 
+class PhaseTurns:
+    """Whether prefill and decode share iterations. In warm-up they take turns where both have
+    work, for an iteration of both kinds tells nothing of either's fixed cost; so neither waits
+    for more than one iteration of the other."""
+
+    def __init__(self) -> None:
+        self._apart = False
+        self._prefilled = False
+        """Whether the last iteration was a prefill."""
+
+    def switch(self, on: bool) -> None:
+        """Take turns from now on, or share again."""
+        self._apart = on
+
+    def choose(
+        self, prefilling: list[Sequence], decoding: list[Sequence]
+    ) -> tuple[list[Sequence], list[Sequence]]:
+        """Who runs now, of those who could."""
+        if self._apart and prefilling and decoding:
+            prefilling, decoding = ([], decoding) if self._prefilled else (prefilling, [])
+        self._prefilled = bool(prefilling)
+        return prefilling, decoding
+
+
 def build_batch(
     prefilling: Seq[Sequence], decoding: Seq[Sequence], chunk_tokens: int
 ) -> Batch | None:

@@ -124,6 +124,20 @@ class ClusterConfig(_Strict):
         description="silence by kind of branch, after which its KV goes before that of others;"
         " a kind left out: never",
     )
+    warm_up_s: float = Field(
+        default=120.0,
+        ge=0,
+        le=86_400,
+        description="a new node works for both phases at first, until its times are learned;"
+        " 0: never",
+    )
+    watch_drift: bool = Field(
+        default=True, description="learn a node's times anew when they drift from what was learned"
+    )
+    decode_context: bool = Field(
+        default=True,
+        description="decode time depends on the tokens of context too, beside the paper's terms",
+    )
     prefix_cache: bool = Field(
         default=True, description="reuse KV of equal prefixes; off to compare with"
     )

@@ -21,12 +21,14 @@ from evctl.core.effects import (
     SetRole,
     SignalTaken,
     SplitWritten,
+    WarmUp,
 )
 from evctl.core.events import DispatchFailed, Event, FetchAheadEnded, FromNode
 from evctl.policy.state import ClusterState
 from evctl.wire.codec import WireError
 from evctl.wire.messages import CancelRequest, RecallRequest, Reclassify, StartRequest
 from evctl.wire.messages import FetchAhead as FetchAheadMessage
+from evctl.wire.messages import WarmUp as WarmUpMessage
 
 DEADLINE_S = 600.0
 
@@ -58,6 +60,7 @@ class Dispatcher:
             Fail: self._fail,
             SetRole: lambda e: self._events.add("info", f"role {e.role}", e.node),
             FetchAhead: self._fetch_ahead,
+            WarmUp: lambda e: self._hub.reach(e.node, WarmUpMessage(e.on)),
             RefDelta: lambda e: self._hub.reach(e.node, Reclassify(e.epoch, e.ref_class, e.keys)),
             SignalTaken: lambda e: self.on_signal(e),
             SplitWritten: lambda e: self._events.add_write(e.write),

@@ -140,6 +140,11 @@ class Hub:
         """Those that are in, by node."""
         return self._roster.present
 
+    def hello_of(self, node: str) -> Hello | None:
+        """What a node that is in said of itself."""
+        engine = self.engines.get(node)
+        return engine.hello if engine is not None else None
+
     def gave_up(self, process: NodeProcess) -> bool:
         """Whether that very process is an engine that was in, and fell silent."""
         return self._roster.has_silent(process)

@@ -52,6 +52,7 @@ class ClusterCollector(Collector):
         yield from _waits(found.status)
         yield from _nodes(found.status)
         yield from _node_waits(found.node_waits)
+        yield from _models(found.status)
         yield from _directory(found)
         if found.status.pool is not None:
             yield from _fetches(found.status.pool)
@@ -127,6 +128,34 @@ def _node_waits(node_waits: Mapping[str, tuple[int, float]]) -> Iterator[Metric]
     for node, (count, total_s) in sorted(node_waits.items()):
         waits.add_metric([node], count_value=count, sum_value=total_s)
     yield waits
+
+
+def _models(status: ClusterStatus) -> Iterator[Metric]:
+    error = SummaryMetricFamily(
+        "evctl_iteration_error_ratio",
+        "Of predicted iteration times, relative to what was measured, since the model is in force",
+        labels=["node", "kind"],
+    )
+    terms = GaugeMetricFamily(
+        "evctl_model_seconds", "Coefficients of a node's times", labels=["node", "term"]
+    )
+    warming = GaugeMetricFamily(
+        "evctl_node_warming", "1 while it works for both phases to be learned", labels=["node"]
+    )
+    off = GaugeMetricFamily(
+        "evctl_model_off_ratio",
+        "Predicted over measured busy time of the last window, minus 1",
+        labels=["node"],
+    )
+    for model in status.times:
+        warming.add_metric([model.node], float(model.warming))
+        for term, seconds in model.coefficients.items():
+            terms.add_metric([model.node, term], seconds)
+        for one in model.iterations:
+            error.add_metric([model.node, one.kind], one.iterations, one.errors)
+        if model.off is not None:
+            off.add_metric([model.node], model.off)
+    yield from (error, terms, warming, off)
 
 
 def _directory(found: Snapshot) -> Iterator[Metric]:

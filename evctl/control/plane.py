@@ -15,11 +15,13 @@ import psutil
 
 from evctl.control.audit import LIMIT_S, Audit
 from evctl.control.branch_list import Wanted
+from evctl.control.calibration import Calibration, calibration_limits
 from evctl.control.dispatch import Dispatcher
 from evctl.control.engines import Hub
 from evctl.control.eventlog import EventLog
 from evctl.control.frontdoor import InferenceRequest, ModelCard, OverloadedError
 from evctl.control.journal import FORMAT, Journal, JournalHeader, segments, strays
+from evctl.control.kept_models import KeptModels
 from evctl.control.kv_board import KvBoard
 from evctl.control.measures import Measures
 from evctl.control.metrics import Snapshot
@@ -99,6 +101,17 @@ class ControlPlane:
         self.hub.on_refusal = lambda refusal: self.events.add(
             "warn", f"refused: {refusal.code}: {refusal.why}", refusal.node
         )
+        self.calibration = Calibration(
+            calibration_limits(settings.warm_up_s, drift=settings.watch_drift),
+            context_term=settings.decode_context,
+            kept=KeptModels(
+                self.directory.root / "times", lambda what: self.events.add("warn", what)
+            ),
+            hello=self.hub.hello_of,
+            feed=self.writer.feed,
+            note=self.events.add,
+        )
+        self.writer.observers.append(self.calibration.observe)
         self._dispatcher = Dispatcher(
             self.state, self.epoch, self.hub, self.streams, self.events, self.writer.feed
         )
@@ -107,7 +120,13 @@ class ControlPlane:
         self.kv = KvBoard(self.state, self.clock)
         self.audit = Audit(self.state)
         self._board = StatusBoard(
-            self.state, self.measures, self.hub, self.directory, self.kv, self.pool
+            self.state,
+            self.measures,
+            self.hub,
+            self.directory,
+            self.kv,
+            self.pool,
+            self.calibration,
         )
         self._boot_id = secrets.token_hex(16)
         self._gateway = ""
@@ -164,6 +183,7 @@ class ControlPlane:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.kv.close()
+        await self.calibration.close()
         await self.hub.close()
         self.writer.stop_ticks()
         await asyncio.get_running_loop().run_in_executor(None, self.journal.close)
@@ -311,6 +331,7 @@ class ControlPlane:
             max_queued=settings.max_queued,
             node_late_after_s=settings.node_late_after_s,
             fetch_ahead=settings.fetch_ahead,
+            warm_up_s=settings.warm_up_s,
             directory=DirectoryConfig(suspect_after_s=settings.suspect_after_s),
         )
         held = self.directory.held_roles()

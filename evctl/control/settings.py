@@ -29,6 +29,9 @@ class ControlSettings(msgspec.Struct, frozen=True):
     tenants: tuple[str, ...] = ("default",)
     fetch_ahead: bool = True
     suspect_after_s: dict[str, float] = {}
+    warm_up_s: float = 0.0
+    watch_drift: bool = True
+    decode_context: bool = True
     listen_host: str = "127.0.0.1"
 
 

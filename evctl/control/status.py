@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from evctl.control.calibration import Calibration
 from evctl.control.engines import Hub
 from evctl.control.kv_board import KvBoard
 from evctl.control.liveness import why_gone
@@ -35,6 +36,7 @@ class StatusBoard:
         directory: StateDirectory,
         kv: KvBoard,
         pool: PoolMeasures,
+        calibration: Calibration,
     ) -> None:
         self._state = state
         self._measures = measures
@@ -42,6 +44,7 @@ class StatusBoard:
         self._directory = directory
         self._kv = kv
         self._pool = pool
+        self._calibration = calibration
 
     def status(self, about: Identification, sequence: int, now_s: float) -> ClusterStatus:
         state, measures = self._state, self._measures
@@ -78,6 +81,7 @@ class StatusBoard:
             refusals=self._hub.refusals.listed(),
             kv=self._kv.status(),
             pool=self._pool.status(state, self._hub.engines),
+            times=tuple(self._calibration.status(node) for node in state.nodes.values()),
         )
 
     def _node(self, node: NodeRecord, now_s: float) -> NodeStatus:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
-TERMS = ("c0", "c1", "c2", "c3", "d0", "d1", "d2")
+TERMS = ("c0", "c1", "c2", "c3", "d0", "d1", "d2", "d3")
 """Of Coefficients and its errors, in this order."""
+
+
+def finite(error: float) -> float | None:
+    """A standard error as JSON has it: null for an infinite one."""
+    return error if math.isfinite(error) else None
 
 
 class Coefficients(msgspec.Struct, frozen=True):
@@ -14,7 +21,9 @@ class Coefficients(msgspec.Struct, frozen=True):
     Prefill: c0_s + c1_s * uncached tokens + c2_s * query-key pairs + c3_s * restored tokens.
     Decode of B requests: d0_s + d1_s * phi(B) + d2_s * B, phi(B) = 1 - (1 - k/E)^(t_fwd * B) with
     k = experts_per_token, E = experts, t_fwd = forwarded_tokens; a dense model (experts 0) has no
-    d1_s, for its phi is 1.
+    d1_s, for its phi is 1. Beside the paper's terms, d3_s for each token of context that the batch
+    attends to (0 where that term is not fitted; decision 011); context_tokens: those of a request
+    on average over the windows, for whoever does not know them better.
 
     errors: standard error of each of TERMS in its unit; infinite where the data cannot tell
     (then named in `unidentified`). windows: those fitted, prefill and decode. residual: median
@@ -35,6 +44,8 @@ class Coefficients(msgspec.Struct, frozen=True):
     unidentified: tuple[str, ...] = ()
     windows: tuple[int, int] = (0, 0)
     residual: float = 0.0
+    d3_s: float = 0.0
+    context_tokens: float = 0.0
 
     def phi(self, batch: float) -> float:
         """Share of the experts that a batch of so many requests touches; 1 for a dense model."""
@@ -52,6 +63,10 @@ class Coefficients(msgspec.Struct, frozen=True):
             + self.c3_s * restored_tokens
         )
 
-    def decode_s(self, batch: float) -> float:
-        """One decode iteration of `batch` requests (Eq. 2)."""
-        return self.d0_s + self.d1_s * self.phi(batch) + self.d2_s * batch
+    def decode_s(self, batch: float, context_tokens: float | None = None) -> float:
+        """One decode iteration of `batch` requests (Eq. 2) that attend to `context_tokens` in
+        all; None: to as many each as those that were fitted."""
+        if context_tokens is None:
+            context_tokens = batch * self.context_tokens
+        paper_s = self.d0_s + self.d1_s * self.phi(batch) + self.d2_s * batch
+        return paper_s + self.d3_s * context_tokens

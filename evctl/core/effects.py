@@ -106,6 +106,14 @@ class FetchAhead(Effect, frozen=True, tag=True):
     pieces: tuple[FetchPiece, ...]
 
 
+class WarmUp(Effect, frozen=True, tag=True):
+    """Have a node run prefill and decode in turns while its execution-time model is to be
+    fitted, or together again."""
+
+    node: str
+    on: bool
+
+
 AnyEffect = (
     Dispatch
     | Recall
@@ -118,6 +126,7 @@ AnyEffect = (
     | SignalTaken
     | SplitWritten
     | FetchAhead
+    | WarmUp
 )
 
 

@@ -96,7 +96,14 @@ class TransferFailed(Fact, frozen=True, tag=True):
 
 
 class IterationSample(Fact, frozen=True, tag=True):
-    """One iteration of the loop: its busy time and the regressors of Eq. 1 and 2."""
+    """One iteration of the loop: its busy time and the regressors of Eq. 1 and 2.
+
+    busy_s: what the node worked for it; on a CPU the CPU time of the iteration's thread, so that
+    what shares the machine does not count. Of several ranks, the first one's: waiting for others
+    does not count, and all share the work alike. attention_pairs: of the chunks, and for each
+    request that decodes one for each token of its context. restored_tokens: copied from host
+    memory into L1 since the iteration before.
+    """
 
     phase: Phase
     busy_s: float

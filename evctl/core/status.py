@@ -6,6 +6,7 @@ import msgspec
 
 from evctl.core.kv_status import KvStatus
 from evctl.core.pool_status import PoolStatus
+from evctl.core.times_status import NodeTimes
 
 API_VERSION = "evctl/v1"
 
@@ -115,7 +116,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     """One screen. split: by settled roles; target_split: by those that the router sends by.
 
     mode: hold (split set by hand) or advise. generation rises with every accepted write.
-    gateway, admin: URLs. in_flight: requests anywhere. epoch: life of the control plane.
+    gateway, admin: URLs. in_flight: requests anywhere. epoch: life of the control plane. times:
+    what is known of how long each node takes.
     """
 
     cluster: str
@@ -143,6 +145,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     refusals: tuple[Refusal, ...] = ()
     kv: KvStatus | None = None
     pool: PoolStatus | None = None
+    times: tuple[NodeTimes, ...] = ()
 
 
 class SplitChange(msgspec.Struct, frozen=True):

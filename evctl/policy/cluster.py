@@ -13,6 +13,7 @@ from evctl.core.events import NodeReport
 from evctl.core.split import Phase, Role, Split, parse_split
 from evctl.policy.directory import Directory, DirectoryConfig
 from evctl.policy.links import FetchPrior, FetchSpeed
+from evctl.policy.mix import Mix
 from evctl.policy.pauses import FetchAheads
 from evctl.policy.speed import PrefillSpeed, pooled_token_s
 
@@ -26,6 +27,8 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     duplicate_block_s: what a block costs that must go for a fetched copy (lambda of Eq. 7).
     fetch_ahead: fetch for waiting branches before they wake (plus; off in paper mode), at least
     fetch_ahead_lead_s before, at most fetch_ahead_blocks at a time over the cluster.
+    warm_up_s: how long a node without coefficients works for both phases, in turns, from its first
+    iteration on, so that its model can be fitted; 0: never.
     """
 
     nodes: tuple[str, ...]
@@ -39,6 +42,7 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     fetch_ahead: bool = True
     fetch_ahead_blocks: int = 1024
     fetch_ahead_lead_s: float = 1.0
+    warm_up_s: float = 0.0
     directory: DirectoryConfig = DirectoryConfig()
     roles: dict[str, str] = {}
     generation: int = 0
@@ -106,7 +110,9 @@ class NodeRecord(msgspec.Struct):
     or decodes (an ordered set). seen_s: time of its last sign of life. joins: times it joined.
     coefficients: of its execution-time model, None until there is one; model_source: where they
     come from (PlanDecision.model). tokens_per_iteration: new tokens of a prefill iteration when it
-    is busy (m of section 4), 0 while unknown.
+    is busy (m of section 4), 0 while unknown; restored_share: of cached tokens, those that come
+    from host memory; mix: what both are measured by. warming: it takes work of both phases, since
+    warm_since_s (None until its first iteration).
     """
 
     name: str
@@ -128,6 +134,10 @@ class NodeRecord(msgspec.Struct):
     coefficients: Coefficients | None = None
     model_source: str = "prior"
     tokens_per_iteration: float = 0.0
+    restored_share: float = 0.0
+    mix: Mix = msgspec.field(default_factory=Mix)
+    warming: bool = False
+    warm_since_s: float | None = None
 
     @property
     def life(self) -> str:

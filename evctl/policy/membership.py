@@ -5,7 +5,7 @@ from __future__ import annotations
 from evctl.core.effects import Cancel, SetRole
 from evctl.core.events import CoefficientsFitted, NodeJoined, NodeLost, NodeReport, Tick
 from evctl.core.split import Role
-from evctl.policy import ahead
+from evctl.policy import ahead, warmup
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.router import is_late, late_at_s
 from evctl.policy.turn import Turn
@@ -34,6 +34,7 @@ def on_joined(turn: Turn, event: NodeJoined) -> None:
     node.report = None
     node.settled_role = node.role
     turn.notice("info", f"joined as {node.role}", node.name)
+    warmup.begin(turn, node)
 
 
 def on_report(turn: Turn, event: NodeReport) -> None:
@@ -62,7 +63,11 @@ def on_fitted(turn: Turn, event: CoefficientsFitted) -> None:
         turn.state.tallies.ignored += 1
         return
     node.coefficients, node.model_source = event.coefficients, event.source
-    turn.notice("info", f"execution-time model {event.source}", node.name)
+    warmup.end(turn, node)
+    whence = " from an earlier life: no warm-up" if event.source == "kept" else ""
+    unknown = ", ".join(event.coefficients.unidentified)
+    lacks = f"; the data cannot tell {unknown}" if unknown else ""
+    turn.notice("info", f"execution-time model {event.source}{whence}{lacks}", node.name)
 
 
 def on_tick(turn: Turn, _: Tick) -> None:

@@ -18,7 +18,7 @@ from evctl.core.events import (
 )
 from evctl.core.sampling import FinishReason
 from evctl.core.split import Phase
-from evctl.policy import ahead
+from evctl.policy import ahead, warmup
 from evctl.policy.cluster import NodeRecord, RequestRecord, Stage
 from evctl.policy.router import can_serve, retry_after_s
 from evctl.policy.turn import Turn
@@ -88,6 +88,7 @@ def on_prefill_started(turn: Turn, node: NodeRecord, fact: PrefillStarted) -> No
     if record is None or not record.awaits_prefill or record.prefill_node != node.name:
         return
     record.uncached_tokens = record.remaining_tokens = fact.uncached_tokens
+    node.mix.began(fact.cached_tokens)
     turn.set_stage(record, Stage.PREFILL)
 
 
@@ -169,14 +170,25 @@ def on_sample(turn: Turn, node: NodeRecord, fact: IterationSample) -> None:
     """Learn the node's speed; running prefills advance in the order they began, as engines
     compute them."""
     node.speed.observe(fact)
-    left = fact.prefill_tokens
+    warmup.on_sample(turn, node)
+    more_waits = bool(fact.prefill_tokens) and _advance(turn, node, fact.prefill_tokens)
+    node.mix.observe(fact, more_waits=more_waits)
+    node.tokens_per_iteration = node.mix.tokens_per_iteration
+    node.restored_share = node.mix.restored_share
+
+
+def _advance(turn: Turn, node: NodeRecord, tokens: int) -> bool:
+    """So many prompt tokens were computed. Whether more are left to compute there."""
+    left, more = tokens, False
     for record in turn.state.prefills_of(node):
-        if left <= 0:
-            return
         if record.stage is Stage.PREFILL:
             taken = min(left, record.remaining_tokens)
             record.remaining_tokens -= taken
             left -= taken
+        more = more or record.remaining_tokens > 0
+        if more and left <= 0:
+            break
+    return more
 
 
 def known(turn: Turn, node: NodeRecord, request_id: str) -> RequestRecord | None:

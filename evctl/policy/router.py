@@ -161,7 +161,12 @@ def candidates(
     alive = [n for n in state.nodes.values() if n.alive and n.name not in exclude]
     on_time = [n for n in alive if not is_late(state, n, now_s)]
     usable = on_time or alive
-    return [n for n in usable if n.role.phase is phase] or usable
+    return [n for n in usable if n.role.phase is phase or _serves_both(n)] or usable
+
+
+def _serves_both(node: NodeRecord) -> bool:
+    """A node in warm-up, unless it changes its role: then its old work must end."""
+    return node.warming and node.role is node.settled_role
 
 
 def late_at_s(state: ClusterState, node: NodeRecord) -> float:

@@ -4,7 +4,7 @@ be added within a version, never renamed or removed).
 Three conversations use them:
 - engine -> control: Hello, Heartbeat, Tokens, Facts, Inventory, Inspection, Refused
 - control -> engine: Welcome, Peers, StartRequest, CancelRequest, RecallRequest, Reclassify,
-  FetchAhead, GetInventory, Inspect, Stop
+  FetchAhead, WarmUp, GetInventory, Inspect, Stop
 - engine <-> engine: ReserveKv, KvGranted, KvRefused, BlocksLanded, BlocksVerified, HandOver,
   HandOverResult, ReleaseKv, LocateKv, KvLocated, KvFetched, Ping, Pong
 KV bytes never travel here; they move through the transfer port.
@@ -59,7 +59,11 @@ class Message(msgspec.Struct, frozen=True, tag_field="t"):
 
 
 class Hello(Message, frozen=True, tag=True):
-    """First message of an engine's life, and after every reconnect."""
+    """First message of an engine's life, and after every reconnect. hardware, engine: what its
+    times depend on beside the model; "" where it does not say. experts, experts_per_token: routed
+    ones of the model, 0 of a dense one. forwarded_tokens: that a request feeds into a decode
+    iteration, more than 1 with speculation.
+    """
 
     cluster: str
     peer: PeerInfo
@@ -71,6 +75,11 @@ class Hello(Message, frozen=True, tag=True):
     l2_blocks: int
     max_running: int
     epoch: int
+    hardware: str = ""
+    engine: str = ""
+    experts: int = 0
+    experts_per_token: int = 0
+    forwarded_tokens: float = 1.0
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -239,6 +248,13 @@ class FetchAhead(Message, frozen=True, tag=True):
     pieces: tuple[FetchPiece, ...]
 
 
+class WarmUp(Message, frozen=True, tag=True):
+    """Whether to run prefill and decode in turns instead of together, so that both kinds'
+    iterations can be measured apart. Off at each Welcome."""
+
+    on: bool
+
+
 class GetInventory(Message, frozen=True, tag=True):
     ticket: int
 
@@ -397,6 +413,7 @@ AnyMessage = (
     | RecallRequest
     | Reclassify
     | FetchAhead
+    | WarmUp
     | GetInventory
     | Inspect
     | Stop

@@ -36,6 +36,16 @@ def test_defaults_and_origins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert loaded.origins["gateway.host"] == loaded.origins["model"] == "default"
 
 
+def test_times_are_learned_by_default(tmp_path: Path) -> None:
+    config = load_cluster(written(tmp_path, GOOD)).config
+    assert (config.warm_up_s, config.watch_drift, config.decode_context) == (120.0, True, True)
+    text = GOOD + "warm_up_s: 0\nwatch_drift: false\ndecode_context: false\n"
+    config = load_cluster(written(tmp_path, text)).config
+    assert (config.warm_up_s, config.watch_drift, config.decode_context) == (0.0, False, False)
+    with pytest.raises(InvalidConfigError):
+        load_cluster(written(tmp_path, GOOD + "warm_up_s: -1\n"))
+
+
 @pytest.mark.parametrize(
     ("keys", "blocks"),
     [

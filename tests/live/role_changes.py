@@ -25,6 +25,7 @@ TEXT = """\
 name: {name}
 nodes: 3
 split: 2P1D
+warm_up_s: 0
 model: {model}
 block_tokens: 4
 l1_tokens: 65536

@@ -17,6 +17,7 @@ FILE = """\
 name: sys
 nodes: 3
 split: 2P1D
+warm_up_s: 0
 model: random-4l256
 l1_tokens: 4096
 gateway: {port: 0}

@@ -23,6 +23,7 @@ TEXT = """\
 name: {name}
 nodes: 3
 split: 2P1D
+warm_up_s: 0
 model: random-6l384
 block_tokens: 4
 l1_tokens: {l1_tokens}

@@ -35,6 +35,7 @@ from evctl.wire.messages import (
     Refused,
     StartRequest,
     Tokens,
+    WarmUp,
     Welcome,
 )
 from evctl.wire.sockets import Listener
@@ -206,6 +207,10 @@ class Driver:
             ),
         )
         return request_id
+
+    def warm_up(self, name: str, on: bool) -> None:
+        """Have a node run prefill and decode in turns, or together again."""
+        self.send(name, WarmUp(on))
 
     def cancel(self, request_id: str, *names: str) -> None:
         for name in names or self.nodes:

@@ -1,4 +1,4 @@
-"""evctl bench directory | eviction | exact | live | transfer"""
+"""evctl bench directory | eviction | exact | live | model | transfer"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from evctl.cli.commands import (
     bench_eviction,
     bench_exact,
     bench_live,
+    bench_model,
     bench_transfer,
 )
 from evctl.cli.groups import group
@@ -17,4 +18,5 @@ app.command(help=bench_directory.SUMMARY)(bench_directory.directory)
 app.command(help=bench_eviction.SUMMARY)(bench_eviction.eviction)
 app.command(help=bench_exact.SUMMARY)(bench_exact.exact)
 app.command(help=bench_live.SUMMARY)(bench_live.live)
+app.command(help=bench_model.SUMMARY)(bench_model.model)
 app.command(help=bench_transfer.SUMMARY)(bench_transfer.transfer)

@@ -1,0 +1,208 @@
+"""Learns each node's execution-time model from the iterations that pass the writer.
+
+The windows fill on the writer's loop, the fit runs in a thread, and its result goes back in as an
+event. Nothing here decides anything: that is policy/costmodel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from evctl.control.kept_models import Identity, KeptModels, identity_of
+from evctl.core.costs import TERMS, Coefficients, finite
+from evctl.core.events import CoefficientsFitted, Event, FromNode, IterationSample, NodeJoined
+from evctl.core.times_status import IterationError, NodeTimes
+from evctl.policy.costmodel.calibration import CalibrationLimits, NodeCalibration
+from evctl.policy.costmodel.fit import Fitted, ModelShape, NotYet, fit
+from evctl.policy.costmodel.service import iteration_s
+from evctl.policy.state import NodeRecord, StepResult
+from evctl.wire.messages import Hello
+
+Note = Callable[[str, str, str], None]
+"""(level, what, node): a line for the event log."""
+
+
+class _Node:
+    """What is known of one node beside the reducer's record."""
+
+    def __init__(self, limits: CalibrationLimits, shape: ModelShape) -> None:
+        self.calibration = NodeCalibration(limits)
+        self.shape = shape
+        self.identity: Identity | None = None
+        self.waits_for = ""
+        self.fitting = False
+        self.errors: dict[str, list[float]] = {}
+        """Of iterations by kind, since the model is in force: how many, sum of relative errors."""
+
+    def compare(self, sample: IterationSample) -> None:
+        """Predicted beside measured."""
+        model = self.calibration.coefficients
+        if model is None or sample.busy_s <= 0.0:
+            return
+        sums = self.errors.setdefault(_kind(sample), [0.0, 0.0])
+        sums[0] += 1.0
+        sums[1] += abs(iteration_s(model, sample) / sample.busy_s - 1.0)
+
+
+class Calibration:
+    """An observer of the writer. Made and called on one asyncio loop.
+
+    hello: what a node that is in said of itself. feed: into the writer.
+    """
+
+    def __init__(
+        self,
+        limits: CalibrationLimits,
+        *,
+        context_term: bool,
+        kept: KeptModels,
+        hello: Callable[[str], Hello | None],
+        feed: Callable[[Event], None],
+        note: Note,
+    ) -> None:
+        self._limits = limits
+        self._context_term = context_term
+        self._kept = kept
+        self._hello = hello
+        self._feed = feed
+        self._note = note
+        self._nodes: dict[str, _Node] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def observe(self, now_s: float, event: Event, result: StepResult) -> None:
+        """An observer of the writer."""
+        del result
+        if isinstance(event, FromNode):
+            if isinstance(event.fact, IterationSample):
+                self._sample(now_s, event.node, event.fact)
+        elif isinstance(event, NodeJoined):
+            self._joined(event.node)
+        elif isinstance(event, CoefficientsFitted) and event.node in self._nodes:
+            node = self._nodes[event.node]
+            node.calibration.adopt(event.coefficients)
+            node.errors, node.waits_for = {}, ""
+
+    def status(self, record: NodeRecord) -> NodeTimes:
+        """Of a node, fitted or not."""
+        node = self._nodes.get(record.name)
+        model = record.coefficients
+        return NodeTimes(
+            node=record.name,
+            source=record.model_source,
+            warming=record.warming,
+            waits_for=node.waits_for if node else "",
+            tokens_per_iteration=record.tokens_per_iteration,
+            restored_share=record.restored_share,
+            coefficients=_terms(model) if model else {},
+            errors=_errors(model) if model else {},
+            unidentified=model.unidentified if model else (),
+            windows=model.windows if model else (0, 0),
+            residual=model.residual if model else None,
+            off=node.calibration.off if node else None,
+            iterations=tuple(
+                IterationError(kind, int(count), total)
+                for kind, (count, total) in sorted(node.errors.items())
+            )
+            if node
+            else (),
+        )
+
+    async def close(self) -> None:
+        """No fit goes on after this."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------ inside
+
+    def _joined(self, name: str) -> None:
+        """A node that is what it was goes on with its windows; another one begins anew, with what
+        was kept of its like."""
+        hello = self._hello(name)
+        if hello is None:
+            return
+        identity = identity_of(hello, context_term=self._context_term)
+        known = self._nodes.get(name)
+        if known is not None and known.identity == identity:
+            return
+        shape = ModelShape(
+            experts=hello.experts,
+            experts_per_token=hello.experts_per_token,
+            forwarded_tokens=hello.forwarded_tokens,
+            context_term=self._context_term,
+        )
+        node = self._nodes[name] = _Node(self._limits, shape)
+        node.identity = identity
+        model = self._kept.read(identity) if identity else None
+        if model is not None and _fits(model, shape):
+            self._feed(CoefficientsFitted(name, model, "kept"))
+
+    def _sample(self, now_s: float, name: str, sample: IterationSample) -> None:
+        node = self._nodes.get(name)
+        if node is None:
+            return
+        node.compare(sample)
+        word = node.calibration.observe(now_s, sample)
+        if word == "drift":
+            off = node.calibration.off or 0.0
+            what = f"its times drifted: predicted {off:+.0%} for long; they are learned anew"
+            self._note("warn", what, name)
+        elif word == "fit" and not node.fitting:
+            node.fitting = True
+            task = asyncio.get_running_loop().create_task(self._fit(name, node))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _fit(self, name: str, node: _Node) -> None:
+        rows = tuple(node.calibration.windows.closed)
+        try:
+            found = await asyncio.to_thread(fit, rows, node.shape, node.calibration.coefficients)
+            if self._nodes.get(name) is not node:
+                return  # another engine took its place meanwhile
+            if isinstance(found, NotYet):
+                node.waits_for = found.why
+                return
+            await self._take(name, node, found)
+        except Exception as error:
+            node.waits_for = f"the fit failed: {error}"
+            self._note("fail", f"EV-9004: {node.waits_for}", name)
+        finally:
+            node.fitting = False
+
+    async def _take(self, name: str, node: _Node, found: Fitted) -> None:
+        model = found.coefficients
+        self._feed(CoefficientsFitted(name, model, "fitted"))
+        if node.identity is None:
+            return
+        why = await asyncio.to_thread(self._kept.write, node.identity, model, time.time())
+        if why:
+            self._note("warn", f"its model cannot be kept for a restart: {why}", name)
+
+
+def _fits(model: Coefficients, shape: ModelShape) -> bool:
+    told = (shape.experts, shape.experts_per_token, shape.forwarded_tokens)
+    return told == (model.experts, model.experts_per_token, model.forwarded_tokens)
+
+
+def _terms(model: Coefficients) -> dict[str, float]:
+    return {term: getattr(model, f"{term}_s") for term in TERMS}
+
+
+def _errors(model: Coefficients) -> dict[str, float | None]:
+    return {term: finite(error) for term, error in zip(TERMS, model.errors, strict=False)}
+
+
+def _kind(sample: IterationSample) -> str:
+    if not sample.prefill_tokens:
+        return "decode"
+    return "mixed" if sample.decode_requests else "prefill"
+
+
+def calibration_limits(warm_up_s: float, *, drift: bool) -> CalibrationLimits:
+    """As a cluster is configured. Without warm-up the fit waits for the work that comes."""
+    limits = CalibrationLimits(drift=drift)
+    return msgspec.structs.replace(limits, warm_up_s=warm_up_s or limits.warm_up_s)

@@ -1,0 +1,288 @@
+"""The live shell of the cost model: it learns from what engines say, keeps it, and starts warm."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from evctl.control.kept_models import Identity, KeptModels
+from evctl.control.metrics import render_metrics
+from evctl.control.plane import ControlPlane
+from evctl.control.replay import replay
+from evctl.core.costs import Coefficients
+from evctl.core.events import CoefficientsFitted, FromNode
+from evctl.core.status import ClusterStatus
+from evctl.policy.state import StepResult
+from evctl.wire.messages import WarmUp
+from tests.control.fake_engine import FakeEngine
+from tests.control.state import until
+from tests.control.test_engines import Stage
+from tests.policy.costmodel.generated import TRUTH, decode, prefill
+
+HARDWARE = {"hardware": "a cpu", "engine": "evengine 1"}
+NOTHING = StepResult((), (), None)
+MODEL = msgspec.structs.replace(
+    TRUTH,
+    errors=(1e-4, 1e-6, 1e-9, math.inf, 1e-4, 0.0, 1e-5, 0.0),
+    unidentified=("c3",),
+    windows=(24, 23),
+    residual=0.04,
+    context_tokens=812.5,
+)
+IDENTITY = Identity("m", "w", "exact/1", "a cpu", "evengine 1", 1, True)
+
+
+class Life(Stage):
+    """A cluster whose control plane may end and come again."""
+
+    async def restart(self) -> None:
+        await self.close()
+        self.engines.clear()
+        self.plane = ControlPlane(self.settings)
+        self.plane.start()
+
+
+def work(plane: ControlPlane, node: str, seconds: float, start_s: float = 0.0) -> None:
+    """Tell the observer of iterations of both kinds, in time that is made up."""
+    rng = random.Random(1)
+    boot_id = plane.state.nodes[node].boot_id
+    for index in range(int(seconds * 10)):
+        sample = (prefill if index % 2 else decode)(TRUTH, rng, 0.05)
+        event = FromNode(node, boot_id, sample)
+        plane.calibration.observe(start_s + index / 10, event, NOTHING)
+
+
+async def joined(stage: Stage, name: str, **hello: Any) -> FakeEngine:
+    engine = stage.engines[name] = FakeEngine(stage.plane, name, **hello)
+    await until(lambda: name in stage.alive(), 5, "the engine to join")
+    return engine
+
+
+def learned(plane: ControlPlane, node: str = "n1") -> Coefficients | None:
+    return plane.state.nodes[node].coefficients
+
+
+def told(plane: ControlPlane) -> list[str]:
+    return [record.what for record in plane.events.since(0)]
+
+
+async def test_a_node_warms_up_is_learned_and_then_works_in_its_role(tmp_path: Path) -> None:
+    stage = Life(tmp_path, warm_up_s=60.0)
+    plane = stage.plane
+    try:
+        engine = await joined(stage, "n1", **HARDWARE)
+        await until(lambda: engine.of(WarmUp), 5, "word of the warm-up")
+        assert engine.of(WarmUp) == [WarmUp(on=True)]
+        work(plane, "n1", 59.0)
+        assert learned(plane) is None
+        (before,) = [m for m in plane.status().times if m.node == "n1"]
+        assert (before.source, before.warming, before.coefficients) == ("prior", True, {})
+        work(plane, "n1", 12.0, start_s=59.0)
+        await until(lambda: learned(plane), 10, "the fit")
+        await until(lambda: len(engine.of(WarmUp)) == 2, 5, "the end of the warm-up")
+        assert engine.of(WarmUp)[1] == WarmUp(on=False)
+        found = learned(plane)
+        assert found is not None
+        assert found.c1_s == pytest.approx(TRUTH.c1_s, rel=0.1)
+        work(plane, "n1", 12.0, start_s=71.0)
+        (model,) = [m for m in plane.status().times if m.node == "n1"]
+        assert (model.source, model.warming) == ("fitted", False)
+        assert {one.kind for one in model.iterations} == {"prefill", "decode"}
+        assert all(0.0 < one.mean < 0.1 for one in model.iterations)
+        assert model.off == pytest.approx(0.0, abs=0.1)
+        metrics = render_metrics(plane.snapshot).decode()
+        assert 'evctl_node_warming{node="n1"} 0.0' in metrics
+        assert 'evctl_iteration_error_ratio_count{kind="prefill",node="n1"} 60.0' in metrics
+        assert 'evctl_model_seconds{node="n1",term="c1"}' in metrics
+        encoded = msgspec.json.encode(plane.status())
+        again = msgspec.json.decode(encoded, type=ClusterStatus)
+        assert [m.coefficients for m in again.times if m.node == "n1"] == [model.coefficients]
+    finally:
+        await stage.close()
+    report = replay(tmp_path / "state" / "journal")
+    assert report.equal, report
+    assert report.steps >= 2  # joined, fitted
+
+
+async def test_a_restart_starts_warm_and_says_so(tmp_path: Path) -> None:
+    stage = Life(tmp_path, warm_up_s=60.0)
+    try:
+        await joined(stage, "n1", **HARDWARE)
+        work(stage.plane, "n1", 80.0)
+        folder = stage.plane.directory.root / "times"
+        await until(lambda: list(folder.glob("*.json")), 10, "the model to be kept")
+        before = learned(stage.plane)
+        await stage.restart()
+        engine = await joined(stage, "n1", **HARDWARE)
+        record = stage.plane.state.nodes["n1"]
+        assert (record.coefficients, record.model_source) == (before, "kept")
+        assert any("kept from an earlier life" in what for what in told(stage.plane))
+        await until(lambda: len(engine.of(WarmUp)) == 2, 5, "word that none is needed")
+        assert engine.of(WarmUp)[-1] == WarmUp(on=False)
+        # another machine has other times
+        other = await joined(stage, "n2", **{**HARDWARE, "hardware": "another"})
+        assert stage.plane.state.nodes["n2"].coefficients is None
+        await until(lambda: other.of(WarmUp), 5, "its own warm-up")
+    finally:
+        await stage.close()
+
+
+async def test_a_damaged_file_is_ignored_with_a_warning(tmp_path: Path) -> None:
+    stage = Life(tmp_path, warm_up_s=60.0)
+    try:
+        await joined(stage, "n1", **HARDWARE)
+        work(stage.plane, "n1", 80.0)
+        folder = stage.plane.directory.root / "times"
+        await until(lambda: list(folder.glob("*.json")), 10, "the model to be kept")
+        (path,) = folder.glob("*.json")
+        await stage.restart()
+        path.write_bytes(path.read_bytes()[:-40])
+        await joined(stage, "n1", **HARDWARE)
+        assert stage.plane.state.nodes["n1"].coefficients is None
+        assert any("damaged and ignored" in what for what in told(stage.plane))
+    finally:
+        await stage.close()
+
+
+async def test_without_warm_up_a_node_is_learned_from_the_work_that_comes(tmp_path: Path) -> None:
+    stage = Life(tmp_path)
+    try:
+        engine = await joined(stage, "n1", **HARDWARE)
+        work(stage.plane, "n1", 140.0)
+        record = stage.plane.state.nodes["n1"]
+        await until(lambda: record.coefficients is not None, 10, "the fit")
+        assert engine.of(WarmUp) == []
+    finally:
+        await stage.close()
+
+
+async def test_too_little_is_told_and_not_fitted(tmp_path: Path) -> None:
+    stage = Life(tmp_path, warm_up_s=60.0)
+    plane = stage.plane
+    try:
+        await joined(stage, "n1", **HARDWARE)
+        rng, boot_id = random.Random(1), plane.state.nodes["n1"].boot_id
+        for index in range(700):
+            event = FromNode("n1", boot_id, prefill(TRUTH, rng, 0.05))
+            plane.calibration.observe(index / 10, event, NOTHING)
+        await until(lambda: plane.status().times[0].waits_for, 5, "a try")
+        assert plane.status().times[0].waits_for == "decode: 0 of 24 iterations"
+        assert plane.state.nodes["n1"].coefficients is None
+    finally:
+        await stage.close()
+
+
+async def test_an_engine_that_does_not_say_what_it_is_leaves_nothing(tmp_path: Path) -> None:
+    stage = Life(tmp_path)
+    try:
+        await joined(stage, "n1")
+        work(stage.plane, "n1", 140.0)
+        record = stage.plane.state.nodes["n1"]
+        await until(lambda: record.coefficients is not None, 10, "the fit")
+        assert not (stage.plane.directory.root / "times").exists()
+    finally:
+        await stage.close()
+
+
+async def test_a_drift_is_told_and_learned_anew(tmp_path: Path) -> None:
+    stage = Life(tmp_path)
+    try:
+        await joined(stage, "n1", **HARDWARE)
+        plane = stage.plane
+        half = {f: getattr(TRUTH, f) / 2 for f in TRUTH.__struct_fields__ if f.endswith("_s")}
+        wrong = msgspec.structs.replace(MODEL, **half)
+        plane.writer.feed(CoefficientsFitted("n1", wrong, "fitted"))
+        work(plane, "n1", 340.0)
+        assert any("drifted" in what for what in told(plane))
+        await until(lambda: learned(plane) != wrong, 10, "a new fit")
+        found = learned(plane)
+        assert found is not None
+        assert found.c1_s == pytest.approx(TRUTH.c1_s, rel=0.1)
+    finally:
+        await stage.close()
+
+
+# ---------------------------------------------------------------- files
+
+
+def kept(tmp_path: Path) -> tuple[KeptModels, list[str]]:
+    warnings: list[str] = []
+    return KeptModels(tmp_path / "times", warnings.append), warnings
+
+
+def test_what_was_kept_comes_back_whole(tmp_path: Path) -> None:
+    models, warnings = kept(tmp_path)
+    assert models.read(IDENTITY) is None
+    assert models.write(IDENTITY, MODEL, 1.0) == ""
+    assert models.read(IDENTITY) == MODEL
+    assert warnings == []
+    (path,) = (tmp_path / "times").iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("field", Identity.__struct_fields__)
+def test_another_model_machine_or_engine_has_a_file_of_its_own(tmp_path: Path, field: str) -> None:
+    models, warnings = kept(tmp_path)
+    models.write(IDENTITY, MODEL, 1.0)
+    other = msgspec.structs.replace(
+        IDENTITY, **{field: {"ranks": 2, "context_term": False}.get(field, "other")}
+    )
+    assert models.read(other) is None
+    assert warnings == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"terms": {"c0": 1.0}},
+        {"terms": None},
+        {"format": 2},
+        {"surprise": 1},
+        {"residual": -1.0},
+        {"unidentified": ["c9"]},
+        {"experts_per_token": 8},
+        {"identity": {**msgspec.to_builtins(IDENTITY), "model": "other"}},
+    ],
+)
+def test_a_file_that_says_other_things_is_ignored(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    models, warnings = kept(tmp_path)
+    models.write(IDENTITY, MODEL, 1.0)
+    (path,) = (tmp_path / "times").iterdir()
+    values = msgspec.json.decode(path.read_bytes())
+    path.write_bytes(msgspec.json.encode({**values, **change}))
+    assert models.read(IDENTITY) is None
+    assert len(warnings) == 1
+    assert str(path) in warnings[0]
+
+
+@pytest.mark.parametrize("term", ["c1", "d0"])
+@pytest.mark.parametrize("value", [-1e-3, 1e9, "NaN", None])
+def test_a_term_that_cannot_be_is_ignored(tmp_path: Path, term: str, value: object) -> None:
+    models, warnings = kept(tmp_path)
+    models.write(IDENTITY, MODEL, 1.0)
+    (path,) = (tmp_path / "times").iterdir()
+    values = msgspec.json.decode(path.read_bytes())
+    values["terms"][term] = value
+    path.write_bytes(msgspec.json.encode(values))
+    assert models.read(IDENTITY) is None
+    assert len(warnings) == 1
+
+
+def test_a_model_by_which_a_phase_takes_no_time_is_ignored(tmp_path: Path) -> None:
+    models, warnings = kept(tmp_path)
+    models.write(IDENTITY, Coefficients(*(0.0,) * 7, errors=(0.0,) * 8), 1.0)
+    assert models.read(IDENTITY) is None
+    assert "no time" in warnings[0]
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "times").write_text("a file")
+    models, _ = kept(tmp_path)
+    assert models.write(IDENTITY, MODEL, 1.0) != ""
