@@ -15,8 +15,10 @@ class SliceRecord(msgspec.Struct, frozen=True):
     ended in it. tokens_per_iteration: new tokens of a prefill iteration (m). in_flight: requests
     in both phases, queued or running, on average over the slice; decode_queue: those that waited
     for decode; prefill_queue: for prefill. branches: live ones; pause_s: their mean pause between
-    requests; squared_variation: squared coefficient of variation of the prefill service. thin:
-    fewer than 20 requests.
+    requests; squared_variation: squared coefficient of variation of the prefill service, whose
+    predicted mean is service_s; wait_s: mean time from dispatch to the begin of prefill, of those
+    that began; prefill_running: requests being prefilled, on average. thin: fewer than 20
+    requests.
     """
 
     start_s: float
@@ -36,6 +38,9 @@ class SliceRecord(msgspec.Struct, frozen=True):
     branches: float = 0.0
     pause_s: float = 0.0
     squared_variation: float = 1.0
+    service_s: float = 0.0
+    wait_s: float = 0.0
+    prefill_running: float = 0.0
     thin: bool = False
 
 
