@@ -56,8 +56,12 @@ class Forecast(msgspec.Struct, frozen=True):
 class Candidate(msgspec.Struct, frozen=True):
     """One split beside the present one. gain: mean over the slices of its throughput over the
     present one's, minus 1; error: the standard error of that. verdict: "current", "chosen",
-    "unsure" (gain within the test's bound), "worse", "small", "guarded" (a wait beyond the
-    target), "bounded" (outside what is allowed). why: in words."""
+    "passed" (sure, but another is better), "unsure" (gain within the test's bound), "worse",
+    "small" (not worth a move), "guarded" (a wait beyond the target, or taken back lately),
+    "bounded" (outside what is allowed). why: in words.
+
+    measure: what gain is of: "throughput", or "e2e" where throughputs are as good as equal: the
+    present mean E2E over the candidate's, minus 1."""
 
     split: str
     forecast: Forecast
@@ -65,6 +69,7 @@ class Candidate(msgspec.Struct, frozen=True):
     error: float
     verdict: str
     why: str
+    measure: str = "throughput"
 
 
 class PlanDecision(msgspec.Struct, frozen=True):

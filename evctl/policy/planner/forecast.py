@@ -123,9 +123,7 @@ def _told(
     return Forecast(throughput_rps, _ttft(network, wait_s), e2e_s, p95_s)
 
 
-def _e2e(
-    network: Network, throughput_rps: float, iteration_s: Callable[[float], float]
-) -> float:
+def _e2e(network: Network, throughput_rps: float, iteration_s: Callable[[float], float]) -> float:
     wait_s, _ = prefill_wait(network, throughput_rps)
     batch = _batch(network, throughput_rps, iteration_s)
     decode_s = iteration_s(batch) * network.output_iterations
@@ -157,5 +155,7 @@ def _batch(
 
 def _decode_limit(network: Network, iteration_s: Callable[[float], float]) -> float:
     """Requests a second with every decode node as full as it can be."""
+    if not network.output_iterations:
+        return math.inf
     batch = min(network.most_batch, network.branches / network.decode_nodes)
     return network.decode_nodes * batch / (iteration_s(batch) * network.output_iterations)
