@@ -1,0 +1,176 @@
+"""Play every case, let each rule decide on every window, and compare with what is true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from random import Random
+from typing import Final
+
+import msgspec
+
+from evctl.bench.planner.cases import (
+    CASES,
+    L1_TOKENS,
+    LAWS,
+    MOST_RUNNING,
+    SLICES,
+    SPEEDS,
+    WARM_UP_S,
+    WINDOW_S,
+    Case,
+)
+from evctl.bench.planner.fits import fit
+from evctl.bench.planner.watch import Watch
+from evctl.bench.planner.world.loop import World
+from evctl.core.planning import SliceRecord
+from evctl.core.split import Split, parse_split
+from evctl.policy.capacity import NodeCapacity
+from evctl.policy.planner import PAPER, PlannerConfig, plus
+from evctl.policy.planner.fleet import Fleet
+from evctl.policy.planner.weigh import judge
+
+RULES: Final = {
+    "paper": PAPER,
+    "sound": msgspec.structs.replace(PAPER, sound=True),
+    "plus": plus(),
+}
+PATIENCE: Final = 3
+"""Windows within which a right move should come."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """How much to play. windows: of each case and autocorrelation. truth_windows: of each split
+    to know its throughput. jobs: processes."""
+
+    windows: int = 90
+    truth_windows: int = 24
+    seed: int = 1
+    jobs: int = 2
+    autocorrelations: tuple[float, ...] = (0.0, 0.3, 0.6)
+
+
+class Played(msgspec.Struct, frozen=True):
+    """One case under one autocorrelation. moves: rule -> for each window the split that the rule
+    chose at its end, "" for none, by what it had: the window alone (first), all up to PATIENCE
+    windows (later). likeness: of neighbouring slices' demand on prefill, their correlation."""
+
+    case: Case
+    autocorrelation: float
+    throughput_rps: float
+    first: dict[str, list[str]]
+    later: dict[str, list[str]]
+    within: dict[str, list[str]]
+
+
+def truth(case: Case, prefill_nodes: int, windows: int, seed: int) -> float:
+    """Requests a second of a split in the long run."""
+    world = World(LAWS, case.work(0.3), prefill_nodes, seed)
+    world.play(WARM_UP_S)
+    before = world.done
+    world.play(WARM_UP_S + windows * WINDOW_S)
+    return (world.done - before) / (windows * WINDOW_S)
+
+
+def record(case: Case, autocorrelation: float, windows: int, seed: int) -> list[SliceRecord]:
+    """Slices of the present split."""
+    world = World(LAWS, case.work(autocorrelation), case.prefill_nodes, seed)
+    world.play(WARM_UP_S)
+    watch = Watch(fleet_of(case, seed).prefill[0].coefficients, WINDOW_S / SLICES)
+    world.watcher = watch
+    # One slice more, which knows neither requests under way nor pauses of before.
+    world.play(WARM_UP_S + windows * WINDOW_S + WINDOW_S / SLICES + 1e-6)
+    accepted = LAWS.accepted
+    return [
+        msgspec.structs.replace(one, accepted_per_iteration=accepted)
+        for one in watch.slices[1 : 1 + windows * SLICES]
+    ]
+
+
+def fleet_of(case: Case, seed: int) -> Fleet:
+    """Nine nodes with what a warm-up taught of each."""
+    random = Random(seed)
+    nodes = tuple(
+        NodeCapacity(f"n{i + 1}", fit(LAWS, i, random), MOST_RUNNING, L1_TOKENS)
+        for i in range(len(SPEEDS))
+    )
+    split = Split(case.prefill_nodes, len(SPEEDS) - case.prefill_nodes)
+    return Fleet(split, nodes[: case.prefill_nodes], nodes[case.prefill_nodes :])
+
+
+def play(case: Case, autocorrelation: float, windows: int, seed: int) -> Played:
+    slices = record(case, autocorrelation, windows, seed)
+    fleet = fleet_of(case, seed)
+    parts = [slices[i : i + SLICES] for i in range(0, len(slices), SLICES)]
+    first: dict[str, list[str]] = {}
+    later: dict[str, list[str]] = {}
+    within: dict[str, list[str]] = {}
+    for rule, config in RULES.items():
+        chosen = {
+            (end, kept): _decide(fleet, parts[max(0, end - kept + 1) : end + 1], config)
+            for end in range(len(parts))
+            for kept in range(1, PATIENCE + 1)
+            if kept == 1 or config.sound
+        }
+        seen = [kept if config.sound else 1 for kept in range(1, PATIENCE + 1)]
+        first[rule] = [chosen[end, 1] for end in range(len(parts))]
+        later[rule] = [chosen[end, seen[-1]] for end in range(PATIENCE - 1, len(parts))]
+        within[rule] = [
+            next((s for k, kept in enumerate(seen) if (s := chosen[start + k, kept])), "")
+            for start in range(len(parts) - PATIENCE + 1)
+        ]
+    done = sum(one.completions for one in slices) / (windows * WINDOW_S)
+    return Played(case, autocorrelation, done, first, later, within)
+
+
+def _decide(fleet: Fleet, parts: list[list[SliceRecord]], config: PlannerConfig) -> str:
+    """What a rule does in the last of these windows: looks before its end included."""
+    window = parts[-1]
+    before = [one for part in parts[:-1] for one in part]
+    if config.early:
+        looks = range(SLICES // 2, SLICES)
+        for seen in looks:
+            weighed = judge(fleet, window[:seen], before, config, looks=len(looks))
+            if weighed.chosen is not None:
+                return str(weighed.chosen)
+    chosen = judge(fleet, window, [*before, *window], config).chosen
+    return "" if chosen is None else str(chosen)
+
+
+def all_played(
+    plan: Plan, progress: Callable[[int, int], None]
+) -> tuple[list[Played], dict[tuple[str, float], dict[str, float]]]:
+    """Every case under every autocorrelation; and (present split, output tokens) -> split ->
+    requests a second in the long run."""
+    near = {case: _near(case) for case in CASES}
+    truths: dict[tuple[str, float], dict[str, float]] = {}
+    total = sum(len(n) for n in near.values()) + len(CASES) * len(plan.autocorrelations)
+    with ProcessPoolExecutor(plan.jobs) as pool:
+        playing = [
+            pool.submit(play, case, likeness, plan.windows, plan.seed + 100 * index)
+            for index, likeness in enumerate(plan.autocorrelations)
+            for case in CASES
+        ]
+        knowing = [
+            (case, nodes, pool.submit(truth, case, nodes, plan.truth_windows, plan.seed + 7))
+            for case in CASES
+            for nodes in near[case]
+        ]
+        played = []
+        for count, one in enumerate(playing, 1):
+            played.append(one.result())
+            progress(count, total)
+        for count, (case, nodes, known) in enumerate(knowing, len(playing) + 1):
+            split = str(Split(nodes, len(SPEEDS) - nodes))
+            truths.setdefault((case.split, case.output_tokens), {})[split] = known.result()
+            progress(count, total)
+    return played, truths
+
+
+def _near(case: Case) -> Iterable[int]:
+    """Splits that may be the best, the present one included."""
+    return range(max(1, case.prefill_nodes - 2), min(8, case.prefill_nodes + 2) + 1)
+
+
+def prefill_of(split: str) -> int:
+    return parse_split(split).prefill_nodes
