@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from random import Random
 
+import msgspec
 import numpy as np
 
 from evctl.bench.planner.world.laws import Laws
@@ -34,14 +35,12 @@ def fit(laws: Laws, node: int, random: Random) -> Coefficients:
         rows.append([1.0, shape.phi(batch), float(batch)])
         times.append(laws.iteration_s(node, batch, context) * noise)
     decode = _least_squares(rows, times)
-    values = dict(zip(("c0", "c1", "c2", "d0", "d1", "d2"), prefill + decode, strict=True))
-    errors = tuple(values[term][1] if term in values else 0.0 for term in TERMS)
-    return Coefficients(
-        *(values[term][0] if term in values else 0.0 for term in TERMS),
-        EXPERTS,
-        PER_TOKEN,
-        FORWARDED,
-        errors,
+    found = dict(zip(("c0", "c1", "c2", "d0", "d1", "d2"), prefill + decode, strict=True))
+    found["c3"] = (0.0, 0.0)
+    return msgspec.structs.replace(
+        shape,
+        **{f"{term}_s": found[term][0] for term in TERMS},
+        errors=tuple(found[term][1] for term in TERMS),
     )
 
 

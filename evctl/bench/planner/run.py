@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
 from random import Random
 from typing import Final
 
 import msgspec
 
 from evctl.bench.planner.cases import (
+    AUTOCORRELATIONS,
+    BEST,
     CASES,
     L1_TOKENS,
     LAWS,
@@ -24,7 +27,7 @@ from evctl.bench.planner.fits import fit
 from evctl.bench.planner.watch import Watch
 from evctl.bench.planner.world.loop import World
 from evctl.core.planning import SliceRecord
-from evctl.core.split import Split, parse_split
+from evctl.core.split import Split
 from evctl.policy.capacity import NodeCapacity
 from evctl.policy.planner import PAPER, PlannerConfig, plus
 from evctl.policy.planner.fleet import Fleet
@@ -40,27 +43,38 @@ PATIENCE: Final = 3
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How much to play. windows: of each case and autocorrelation. truth_windows: of each split
-    to know its throughput. jobs: processes."""
+    """How much to play. windows: of each case and autocorrelation, twice as many where the
+    present split is best. truth_windows: of each split, to know its throughput. jobs: processes.
+    """
 
-    windows: int = 90
-    truth_windows: int = 24
+    windows: int = 40
+    truth_windows: int = 20
     seed: int = 1
     jobs: int = 2
-    autocorrelations: tuple[float, ...] = (0.0, 0.3, 0.6)
+    autocorrelations: tuple[float, ...] = AUTOCORRELATIONS
+
+    def windows_of(self, case: Case) -> int:
+        return self.windows * (2 if case.name == BEST else 1)
 
 
 class Played(msgspec.Struct, frozen=True):
-    """One case under one autocorrelation. moves: rule -> for each window the split that the rule
-    chose at its end, "" for none, by what it had: the window alone (first), all up to PATIENCE
-    windows (later). likeness: of neighbouring slices' demand on prefill, their correlation."""
+    """One case under one autocorrelation: what each rule chose, a split or "" for none.
+
+    first: at the end of each window, from that window alone, as after a move. later: from what
+    PATIENCE windows without a move have gathered. within: the first choice of PATIENCE windows
+    in a row. likeness: correlation of neighbouring slices' demand, prefill seconds over tokens.
+    """
 
     case: Case
     autocorrelation: float
-    throughput_rps: float
+    likeness: float
     first: dict[str, list[str]]
     later: dict[str, list[str]]
     within: dict[str, list[str]]
+
+
+Truths = dict[Case, dict[str, float]]
+"""Case -> split -> requests a second in the long run."""
 
 
 def truth(case: Case, prefill_nodes: int, windows: int, seed: int) -> float:
@@ -119,8 +133,7 @@ def play(case: Case, autocorrelation: float, windows: int, seed: int) -> Played:
             next((s for k, kept in enumerate(seen) if (s := chosen[start + k, kept])), "")
             for start in range(len(parts) - PATIENCE + 1)
         ]
-    done = sum(one.completions for one in slices) / (windows * WINDOW_S)
-    return Played(case, autocorrelation, done, first, later, within)
+    return Played(case, autocorrelation, _likeness(slices), first, later, within)
 
 
 def _decide(fleet: Fleet, parts: list[list[SliceRecord]], config: PlannerConfig) -> str:
@@ -137,40 +150,40 @@ def _decide(fleet: Fleet, parts: list[list[SliceRecord]], config: PlannerConfig)
     return "" if chosen is None else str(chosen)
 
 
-def all_played(
-    plan: Plan, progress: Callable[[int, int], None]
-) -> tuple[list[Played], dict[tuple[str, float], dict[str, float]]]:
-    """Every case under every autocorrelation; and (present split, output tokens) -> split ->
-    requests a second in the long run."""
-    near = {case: _near(case) for case in CASES}
-    truths: dict[tuple[str, float], dict[str, float]] = {}
-    total = sum(len(n) for n in near.values()) + len(CASES) * len(plan.autocorrelations)
+def all_played(plan: Plan, progress: Callable[[int, int], None]) -> tuple[list[Played], Truths]:
+    """Every case under every autocorrelation, and every near split in the long run."""
+    truths: Truths = {case: {} for case in CASES}
     with ProcessPoolExecutor(plan.jobs) as pool:
         playing = [
-            pool.submit(play, case, likeness, plan.windows, plan.seed + 100 * index)
+            pool.submit(play, case, likeness, plan.windows_of(case), plan.seed + 100 * index)
             for index, likeness in enumerate(plan.autocorrelations)
             for case in CASES
         ]
         knowing = [
             (case, nodes, pool.submit(truth, case, nodes, plan.truth_windows, plan.seed + 7))
             for case in CASES
-            for nodes in near[case]
+            for nodes in _near(case)
         ]
+        total = len(playing) + len(knowing)
         played = []
         for count, one in enumerate(playing, 1):
             played.append(one.result())
             progress(count, total)
         for count, (case, nodes, known) in enumerate(knowing, len(playing) + 1):
-            split = str(Split(nodes, len(SPEEDS) - nodes))
-            truths.setdefault((case.split, case.output_tokens), {})[split] = known.result()
+            truths[case][str(Split(nodes, len(SPEEDS) - nodes))] = known.result()
             progress(count, total)
     return played, truths
 
 
-def _near(case: Case) -> Iterable[int]:
-    """Splits that may be the best, the present one included."""
-    return range(max(1, case.prefill_nodes - 2), min(8, case.prefill_nodes + 2) + 1)
+def _likeness(slices: list[SliceRecord]) -> float:
+    """Correlation of neighbours."""
+    demand = [one.service_s / one.output_tokens for one in slices]
+    mean = sum(demand) / len(demand)
+    spread = sum((d - mean) ** 2 for d in demand)
+    return sum((a - mean) * (b - mean) for a, b in pairwise(demand)) / spread
 
 
-def prefill_of(split: str) -> int:
-    return parse_split(split).prefill_nodes
+def _near(case: Case) -> list[int]:
+    """Splits that may be chosen, the present one included."""
+    low = max(1, case.prefill_nodes - 3)
+    return list(range(low, min(len(SPEEDS) - 1, case.prefill_nodes + 3) + 1))
