@@ -30,7 +30,7 @@ def measure(plan: Plan, progress: Callable[[int, int], None]) -> Measurement:
     return Measurement(
         subject="planner",
         peer="paper rule",
-        input=f"{counts} windows of {SLICES} slices of {WINDOW_S / SLICES:.0f} s, seed {plan.seed}",
+        input=f"{counts} windows of {SLICES} slices of {WINDOW_S / SLICES:g} s, seed {plan.seed}",
         repeats=1,
         wall_s=round(time.monotonic() - began_s, 1),
         load=(round(load, 2), round(os.getloadavg()[0], 2)),

@@ -30,6 +30,9 @@ whole window suffices to leave them out."""
 LOOK = 0.1
 """Share of the error rate that all looks before the window's end may use (Haybittle, Peto)."""
 
+ROUNDING = 1e-9
+"""Less than that is no gain, but the last bits of a division."""
+
 Estimate = Callable[[Fleet, Split, SliceRecord], Forecast]
 
 
@@ -153,7 +156,7 @@ def _test(scale: _Scale, expected: dict[Split, Forecast], share: float) -> dict[
 def _two_errors(gains: Sequence[float], measure: str) -> _Tested:
     """Eq. 6: the mean gain exceeds twice its standard error."""
     mean = plain_mean(gains)
-    return _Tested(mean, 2.0 * mean.error, measure)
+    return _Tested(mean, max(2.0 * mean.error, ROUNDING), measure)
 
 
 def _student(scale: _Scale, split: Split, mean: Mean, measure: str, tail: float) -> _Tested:
