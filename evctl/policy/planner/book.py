@@ -73,12 +73,13 @@ class Planner:
         self.meter.restart(now_s)
         self.seen = 0
 
-    def watch(self, now_s: float, *, unsettled: bool) -> None:
-        """Whether nodes still finish work of their old role. When the last one has, the move has
-        settled: the window begins anew, and so does the cooldown."""
+    def watch(self, now_s: float, *, unsettled: bool, settled: bool) -> None:
+        """Whether nodes still finish work of their old role, and whether one has just ended it.
+        When the last one has, the move has settled: the window begins anew, and so does the
+        cooldown."""
         if unsettled:
             self.moving = True
-        elif self.moving:
+        elif self.moving or settled:
             self.moving = False
             self.settled_s = now_s
             self.trial = self.pending if self.config.probation else None

@@ -21,7 +21,7 @@ from evctl.policy.planner.batches import (
 )
 from evctl.policy.planner.config import PlannerConfig
 from evctl.policy.planner.fleet import Fleet, closed_loop, slower_phase
-from evctl.policy.planner.meter import pooled
+from evctl.policy.planner.meter import pooled, with_pauses
 from evctl.policy.planner.student import quantile
 
 MOST_WEIGHED = 16
@@ -91,8 +91,9 @@ def weigh(
 ) -> Weighed:
     """Compare all splits over these slices. share: of the error rate. glance: where no split
     promises anything over all slices, do not look at each of them."""
-    closed = config.closed and all(one.branches > 0.0 for one in slices)
+    closed = config.closed and 2 * sum(one.branches > 0.0 for one in slices) > len(slices)
     estimate: Estimate = closed_loop if closed else slower_phase
+    slices = with_pauses(slices) if closed else slices
     whole = pooled(tuple(slices))
     present = estimate(fleet, fleet.split, whole)
     scale = _Scale(fleet, tuple(slices), whole, estimate, config, present)
@@ -263,7 +264,9 @@ def _verdict(
         return "worse", f"{tested.measure} {gain:+.1%}"
     if sound and value <= least:
         return "small", f"{tested.measure} {gain:+.1%}, below {scale.config.least_effect:.0%}"
-    if value <= bound or not math.isfinite(tested.mean.error):
+    if not math.isfinite(tested.mean.error):
+        return "unsure", f"{tested.measure} {gain:+.1%}, too few slices to tell"
+    if value <= bound:
         return "unsure", f"{tested.measure} {gain:+.1%}, sure only above {needed:.1%}"
     if split == barred:
         return "guarded", "taken back lately: it did not keep what it promised"

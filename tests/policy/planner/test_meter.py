@@ -29,12 +29,13 @@ from tests.policy.cluster import BLOCK_TOKENS, Cluster
 SLICE_S = 2.0
 CONFIG = PlannerConfig(window_s=2000 * SLICE_S, slices=2000, least_requests=3)
 
+DEEDS = (
+    *("arrive", "start", "token", "move", "done"),
+    *("cancel", "again", "fetch", "lose", "tick", "iterate"),
+)
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["arrive", "start", "start", "token", "move", "done", "cancel", "again", "fetch"]
-            + ["lose", "tick", "iterate"]
-        ),
+        st.sampled_from(DEEDS),
         st.integers(0, 7),
         st.sampled_from([0.0, 0.1, 0.7, 1.9, 2.0, 7.3]),
     ),

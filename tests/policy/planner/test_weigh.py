@@ -224,7 +224,7 @@ def test_a_small_effect_is_not_worth_a_move() -> None:
     """5P over 4P is 0.2 % of throughput: Eq. 5 may call that sure, the sound test leaves it."""
     slices = window(CODING_126, 5, spread=0.0)
     gain = of(weigh(fleet(CODING_126, 5), slices, PAPER), "4P5D").gain
-    assert 0 < gain
+    assert gain > 0
     picky = msgspec.structs.replace(SOUND, least_effect=gain + 0.01)
     assert of(weigh(fleet(CODING_126, 5), slices, picky), "4P5D").verdict == "small"
 
