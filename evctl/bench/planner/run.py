@@ -120,11 +120,11 @@ def play(case: Case, autocorrelation: float, windows: int, seed: int) -> Played:
     later: dict[str, list[str]] = {}
     within: dict[str, list[str]] = {}
     for rule, config in RULES.items():
+        early = [_look(fleet, part, config) for part in parts]
         chosen = {
-            (end, kept): _decide(fleet, parts[max(0, end - kept + 1) : end + 1], config)
-            for end in range(len(parts))
-            for kept in range(1, PATIENCE + 1)
-            if kept == 1 or config.sound
+            (end, kept): early[end] or _decide(fleet, parts[end - kept + 1 : end + 1], config)
+            for kept in range(1, (PATIENCE if config.sound else 1) + 1)
+            for end in range(kept - 1, len(parts))
         }
         seen = [kept if config.sound else 1 for kept in range(1, PATIENCE + 1)]
         first[rule] = [chosen[end, 1] for end in range(len(parts))]
@@ -136,17 +136,20 @@ def play(case: Case, autocorrelation: float, windows: int, seed: int) -> Played:
     return Played(case, autocorrelation, _likeness(slices), first, later, within)
 
 
+def _look(fleet: Fleet, window: list[SliceRecord], config: PlannerConfig) -> str:
+    """What a rule does before the window's end."""
+    looks = range(SLICES // 2, SLICES)
+    for seen in looks if config.early else ():
+        chosen = judge(fleet, window[:seen], window[:seen], config, looks=len(looks)).chosen
+        if chosen is not None:
+            return str(chosen)
+    return ""
+
+
 def _decide(fleet: Fleet, parts: list[list[SliceRecord]], config: PlannerConfig) -> str:
-    """What a rule does in the last of these windows: looks before its end included."""
-    window = parts[-1]
-    before = [one for part in parts[:-1] for one in part]
-    if config.early:
-        looks = range(SLICES // 2, SLICES)
-        for seen in looks:
-            weighed = judge(fleet, window[:seen], before, config, looks=len(looks))
-            if weighed.chosen is not None:
-                return str(weighed.chosen)
-    chosen = judge(fleet, window, [*before, *window], config).chosen
+    """What a rule does at the end of the last of these windows."""
+    evidence = [one for part in parts for one in part]
+    chosen = judge(fleet, parts[-1], evidence, config).chosen
     return "" if chosen is None else str(chosen)
 
 
