@@ -310,6 +310,7 @@ class ControlPlane:
             max_queued=settings.max_queued,
             node_late_after_s=settings.node_late_after_s,
             fetch_ahead=settings.fetch_ahead,
+            planner=settings.planner,
             directory=DirectoryConfig(suspect_after_s=settings.suspect_after_s),
         )
         held = self.directory.held_roles()
