@@ -11,6 +11,7 @@ from evctl.control.streams import Streams
 from evctl.core.effects import (
     AnyEffect,
     Cancel,
+    Decided,
     Dispatch,
     Fail,
     FetchAhead,
@@ -64,6 +65,7 @@ class Dispatcher:
             RefDelta: lambda e: self._hub.reach(e.node, Reclassify(e.epoch, e.ref_class, e.keys)),
             SignalTaken: lambda e: self.on_signal(e),
             SplitWritten: lambda e: self._events.add_write(e.write),
+            Decided: lambda e: None,  # it is kept in the state; Notice and SplitWritten tell it
             Notice: lambda e: self._events.add(e.level, e.what, e.node, e.request_id),
         }
 

@@ -332,6 +332,7 @@ class ControlPlane:
             node_late_after_s=settings.node_late_after_s,
             fetch_ahead=settings.fetch_ahead,
             warm_up_s=settings.warm_up_s,
+            planner=settings.planner,
             directory=DirectoryConfig(suspect_after_s=settings.suspect_after_s),
         )
         held = self.directory.held_roles()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from evctl.core.errors import ConfigError
+from evctl.policy.planner import PlannerConfig, plus
 
 
 class ControlSettings(msgspec.Struct, frozen=True):
     """directory: the cluster's state directory. nodes: all names. The rest is as in the cluster's
-    configuration; cooldown_s: least time between two changes of the split. tenants: those whose
-    KV may be there.
+    configuration; cooldown_s: least time between two changes of the split by persons.
+    tenants: those whose KV may be there.
     """
 
     directory: Path
@@ -26,6 +28,7 @@ class ControlSettings(msgspec.Struct, frozen=True):
     node_late_after_s: float = 5.0
     node_lost_after_s: float = 20.0
     cooldown_s: float = 120.0
+    planner: PlannerConfig = plus()
     tenants: tuple[str, ...] = ("default",)
     fetch_ahead: bool = True
     suspect_after_s: dict[str, float] = {}
@@ -33,6 +36,12 @@ class ControlSettings(msgspec.Struct, frozen=True):
     watch_drift: bool = True
     decode_context: bool = True
     listen_host: str = "127.0.0.1"
+
+
+def planner_config(rules: str, **values: Any) -> PlannerConfig:
+    """rules: plus or paper; values: fields of PlannerConfig."""
+    config = PlannerConfig(**values)
+    return plus(config) if rules == "plus" else config
 
 
 def unusable_config(path: Path, why: str) -> ConfigError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from evctl.core.kv import FetchPiece
+from evctl.core.planning import PlanDecision
 from evctl.core.status import SplitWrite
 
 
@@ -94,6 +95,12 @@ class SplitWritten(Effect, frozen=True, tag=True):
     write: SplitWrite
 
 
+class Decided(Effect, frozen=True, tag=True):
+    """The planner weighed the splits. SplitWritten and SetRole follow when it moves nodes."""
+
+    decision: PlanDecision
+
+
 class FetchAhead(Effect, frozen=True, tag=True):
     """Have a node fetch a waiting branch's blocks into its L2 before the branch wakes. keys: the
     whole path from the root; pieces: what of it to fetch, and from whom. ticket: comes back with
@@ -125,6 +132,7 @@ AnyEffect = (
     | RefDelta
     | SignalTaken
     | SplitWritten
+    | Decided
     | FetchAhead
     | WarmUp
 )

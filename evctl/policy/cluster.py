@@ -15,6 +15,7 @@ from evctl.policy.directory import Directory, DirectoryConfig
 from evctl.policy.links import FetchPrior, FetchSpeed
 from evctl.policy.mix import Mix
 from evctl.policy.pauses import FetchAheads
+from evctl.policy.planner import Planner, PlannerConfig
 from evctl.policy.speed import PrefillSpeed, pooled_token_s
 
 
@@ -49,6 +50,7 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     mode: str = "advise"
     held_by: str = ""
     hold_reason: str = ""
+    planner: PlannerConfig = PlannerConfig()
 
 
 class Stage(StrEnum):
@@ -67,7 +69,8 @@ class RequestRecord(msgspec.Struct):
     not computed yet. tried: nodes that refused it. recalling: a Recall is under way.
     fetch_blocks: of its prompt, asked from peers and not there yet, as far as is known;
     fetch_behind_blocks: those of others at its node when they were asked for. resume_s: how long
-    its branch will pause afterwards, if its client said so.
+    its branch will pause afterwards, if its client said so. restored_tokens: of its prompt, that
+    came from host memory, its node's own or a peer's.
     """
 
     request_id: str
@@ -88,6 +91,7 @@ class RequestRecord(msgspec.Struct):
     fetch_blocks: int = 0
     fetch_behind_blocks: int = 0
     resume_s: float | None = None
+    restored_tokens: int = 0
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -177,6 +181,7 @@ class ClusterState:
         """Of all nodes: what one that has not fetched yet is taken for."""
         self.ahead = FetchAheads()
         self.tallies = Tallies()
+        self.planner = Planner(config.planner, fresh=not config.generation)
         self.waiting = 0
         """Requests in stage WAITING; check() recounts it."""
         self.uncovered: tuple[Phase, ...] | None = None

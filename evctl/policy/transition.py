@@ -25,15 +25,29 @@ def plan_moves(state: ClusterState, split: Split) -> tuple[Move, ...]:
     fit_split(split, len(state.nodes))
     surplus = state.split.prefill_nodes - split.prefill_nodes
     before, after = (Role.PREFILL, Role.DECODE) if surplus > 0 else (Role.DECODE, Role.PREFILL)
-    movable = sorted(
-        (node for node in state.nodes.values() if node.role is before),
-        key=lambda node: (not node.alive, state.running_on(node), node.name),
-    )
+    movable = cheapest_first(state, before)
     chosen = movable[: abs(surplus)]
     if _leaves_a_phase_dead(state, chosen, after):
         # Moving lost nodes changes nothing now, but keeps an alive one on either side.
         chosen = sorted(movable, key=lambda node: node.alive)[: abs(surplus)]
     return tuple(_move(state, node, after) for node in chosen)
+
+
+def cheapest_first(state: ClusterState, role: Role) -> list[NodeRecord]:
+    """Nodes of a role in the order that they would leave it: alive ones, fewest running requests,
+    then name."""
+    return sorted(
+        (node for node in state.nodes.values() if node.role is role),
+        key=lambda node: (not node.alive, state.running_on(node), node.name),
+    )
+
+
+def move(turn: Turn, split: Split, *, by: str, reason: str) -> tuple[Move, ...]:
+    """Change the split within the present mode. Raises UsageError (EV-1103) when it is for
+    another number of nodes."""
+    moves = plan_moves(turn.state, split)
+    _write(turn, moves, by=by, reason=reason)
+    return moves
 
 
 def on_override(turn: Turn, event: Override) -> None:
@@ -48,25 +62,10 @@ def on_override(turn: Turn, event: Override) -> None:
     if event.mode not in MODES:
         turn.notice("warn", f"override by {event.by} ignored: no mode {event.mode!r}")
         return
-    state.generation += 1
     state.mode = event.mode
     held = event.mode == "hold"
     state.held_by, state.hold_reason = (event.by, event.reason) if held else ("", "")
-    write = SplitWrite(
-        mode=event.mode,
-        before=str(state.split),
-        after=state_after(state, moves),
-        by=event.by,
-        reason=event.reason,
-        generation=state.generation,
-        moves=moves,
-        forced=event.forced,
-    )
-    turn.do(SplitWritten(write))
-    if moves:
-        turn.explanations.append(explain(state, moves))
-    for move in moves:
-        _change_role(turn, state.nodes[move.node], Role(move.after))
+    _write(turn, moves, by=event.by, reason=event.reason, forced=event.forced)
 
 
 def on_recalled(turn: Turn, node: str, fact: Recalled) -> None:
@@ -106,6 +105,29 @@ def explain(state: ClusterState, moves: tuple[Move, ...]) -> Explanation:
         if node.role == moves[0].before
     }
     return Explanation("split", f"{state.split} -> {state_after(state, moves)}", terms)
+
+
+def _write(
+    turn: Turn, moves: tuple[Move, ...], *, by: str, reason: str, forced: bool = False
+) -> None:
+    """Tell a write to split and mode, and make its moves."""
+    state = turn.state
+    state.generation += 1
+    write = SplitWrite(
+        mode=state.mode,
+        before=str(state.split),
+        after=state_after(state, moves),
+        by=by,
+        reason=reason,
+        generation=state.generation,
+        moves=moves,
+        forced=forced,
+    )
+    turn.do(SplitWritten(write))
+    if moves:
+        turn.explanations.append(explain(state, moves))
+    for one in moves:
+        _change_role(turn, state.nodes[one.node], Role(one.after))
 
 
 def _change_role(turn: Turn, node: NodeRecord, role: Role) -> None:

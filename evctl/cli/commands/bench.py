@@ -1,4 +1,4 @@
-"""evctl bench directory | eviction | exact | live | model | transfer"""
+"""evctl bench directory | eviction | exact | live | model | planner | transfer"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from evctl.cli.commands import (
     bench_exact,
     bench_live,
     bench_model,
+    bench_planner,
     bench_transfer,
 )
 from evctl.cli.groups import group
@@ -19,4 +20,5 @@ app.command(help=bench_eviction.SUMMARY)(bench_eviction.eviction)
 app.command(help=bench_exact.SUMMARY)(bench_exact.exact)
 app.command(help=bench_live.SUMMARY)(bench_live.live)
 app.command(help=bench_model.SUMMARY)(bench_model.model)
+app.command(help=bench_planner.SUMMARY)(bench_planner.planner)
 app.command(help=bench_transfer.SUMMARY)(bench_transfer.transfer)
