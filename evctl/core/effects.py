@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from evctl.core.kv import FetchPiece
@@ -138,9 +140,37 @@ AnyEffect = (
 )
 
 
-class Explanation(msgspec.Struct, frozen=True):
-    """Why something was decided: subject ("request r1"), choice, and each candidate's terms."""
+Terms = dict[str, dict[str, float]]
 
-    subject: str
-    decision: str
-    terms: dict[str, dict[str, float]]
+
+class Explanation:
+    """Why something was decided: subject ("request r1"), choice, and each candidate's terms.
+
+    terms may be given as a function, called when somebody reads them: most are never read, and
+    thousands are kept.
+    """
+
+    __slots__ = ("_terms", "decision", "subject")
+
+    def __init__(self, subject: str, decision: str, terms: Terms | Callable[[], Terms]) -> None:
+        self.subject = subject
+        self.decision = decision
+        self._terms = terms
+
+    @property
+    def terms(self) -> Terms:
+        if not isinstance(self._terms, dict):
+            self._terms = self._terms()
+        return self._terms
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Explanation):
+            return NotImplemented
+        mine = self.subject, self.decision, self.terms
+        return mine == (other.subject, other.decision, other.terms)
+
+    def __hash__(self) -> int:
+        return hash((self.subject, self.decision))
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.subject!r}, {self.decision!r}, {self.terms!r})"

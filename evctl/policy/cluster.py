@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
 from evctl.core.costs import Coefficients
 from evctl.core.errors import UsageError
-from evctl.core.events import NodeReport
+from evctl.core.events import IterationSample, NodeReport
 from evctl.core.split import Phase, Role, Split, parse_split
 from evctl.policy.directory import Directory, DirectoryConfig
 from evctl.policy.links import FetchPrior, FetchSpeed
+from evctl.policy.loads import NodeLoad, Share, other_share, prefill_share
 from evctl.policy.pauses import FetchAheads
-from evctl.policy.speed import PrefillSpeed, pooled_token_s
+from evctl.policy.speed import DecodePace, PrefillSpeed, pooled_token_s
+
+DEFAULT_AGEING = 0.1
+"""Of PolicyConfig.prefill_ageing, from the sketch in evctl/bench/ageing.py."""
+
+MOST_ASKED = 256
+OUTPUT_WEIGHT = 0.05
+"""Of one more request in the mean output: about the last 20 count."""
 
 
 class PolicyConfig(msgspec.Struct, frozen=True):
@@ -26,6 +35,10 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     duplicate_block_s: what a block costs that must go for a fetched copy (lambda of Eq. 7).
     fetch_ahead: fetch for waiting branches before they wake (plus; off in paper mode), at least
     fetch_ahead_lead_s before, at most fetch_ahead_blocks at a time over the cluster.
+    routing: whose rule chooses nodes, one of policy.router.ROUTINGS. shortest_first: engines
+    compute the shortest remaining prefill first (plus), where prefill_ageing seconds of work weigh
+    as much as a second of waiting. append_tokens: most new tokens that may run on a decode node
+    that holds the rest (plus); 0: never.
     """
 
     nodes: tuple[str, ...]
@@ -39,12 +52,46 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     fetch_ahead: bool = True
     fetch_ahead_blocks: int = 1024
     fetch_ahead_lead_s: float = 1.0
+    routing: str = "predicted"
+    shortest_first: bool = False
+    prefill_ageing: float = DEFAULT_AGEING
+    append_tokens: int = 0
     directory: DirectoryConfig = DirectoryConfig()
     roles: dict[str, str] = {}
     generation: int = 0
     mode: str = "advise"
     held_by: str = ""
     hold_reason: str = ""
+
+
+class Candidates(msgspec.Struct, frozen=True):
+    """Nodes that may get work, kept until a node changes or one may have become late.
+
+    until_s: not to be used from then on. late: alive ones that were late then; a sign of life of
+    one of them ends this too. usable: alive and on time, or alive where all are late. prefill,
+    decode: of those, the ones of that role, or all where none has it. peers: names of those that
+    others may fetch from. fetching: names of those for prefill that fetch. asked: sets of nodes ->
+    peers among them.
+    """
+
+    until_s: float
+    late: frozenset[str]
+    usable: tuple[NodeRecord, ...]
+    prefill: tuple[NodeRecord, ...]
+    decode: tuple[NodeRecord, ...]
+    peers: frozenset[str]
+    fetching: frozenset[str]
+    least_block_tokens: int
+    asked: dict[frozenset[str], frozenset[str]]
+
+    def of_peers(self, nodes: frozenset[str]) -> frozenset[str]:
+        """Those of the nodes that may be asked; the same sets come again and again."""
+        found = self.asked.get(nodes)
+        if found is None:
+            if len(self.asked) >= MOST_ASKED:
+                self.asked.clear()
+            found = self.asked[nodes] = nodes & self.peers
+        return found
 
 
 class Stage(StrEnum):
@@ -63,7 +110,9 @@ class RequestRecord(msgspec.Struct):
     not computed yet. tried: nodes that refused it. recalling: a Recall is under way.
     fetch_blocks: of its prompt, asked from peers and not there yet, as far as is known;
     fetch_behind_blocks: those of others at its node when they were asked for. resume_s: how long
-    its branch will pause afterwards, if its client said so.
+    its branch will pause afterwards, if its client said so. session: what a fixed session goes
+    by. restored_tokens: of its prompt, to come from host memory. appended: its decode node
+    prefills it, behind the prefix that it holds already. shares: what it adds to loads of nodes.
     """
 
     request_id: str
@@ -84,6 +133,10 @@ class RequestRecord(msgspec.Struct):
     fetch_blocks: int = 0
     fetch_behind_blocks: int = 0
     resume_s: float | None = None
+    session: str = ""
+    restored_tokens: int = 0
+    appended: bool = False
+    shares: tuple[tuple[NodeRecord, Share], ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -106,7 +159,8 @@ class NodeRecord(msgspec.Struct):
     or decodes (an ordered set). seen_s: time of its last sign of life. joins: times it joined.
     coefficients: of its execution-time model, None until there is one; model_source: where they
     come from (PlanDecision.model). tokens_per_iteration: new tokens of a prefill iteration when it
-    is busy (m of section 4), 0 while unknown.
+    is busy (m of section 4), 0 while unknown. load: sums over its requests.
+    standing: what policy/standing.py made of it, None once it has changed.
     """
 
     name: str
@@ -128,6 +182,9 @@ class NodeRecord(msgspec.Struct):
     coefficients: Coefficients | None = None
     model_source: str = "prior"
     tokens_per_iteration: float = 0.0
+    load: NodeLoad = msgspec.field(default_factory=NodeLoad)
+    pace: DecodePace = msgspec.field(default_factory=DecodePace)
+    standing: Any = None
 
     @property
     def life(self) -> str:
@@ -169,6 +226,14 @@ class ClusterState:
         self.tallies = Tallies()
         self.waiting = 0
         """Requests in stage WAITING; check() recounts it."""
+        self._pooled_token_s: float | None = None
+        """What a node without evidence is taken for, until the next evidence."""
+        self.eligible: Candidates | None = None
+        """Who may get work, while it is known; see policy/candidates.py."""
+        self.turns = dict.fromkeys(Phase, 0)
+        """Requests that round robin has placed."""
+        self.output_tokens = 0.0
+        """Mean output of recent requests; 0 before the first."""
         self.uncovered: tuple[Phase, ...] | None = None
         """Phases that no alive node has as its role, so that others serve them. None until the
         cluster was whole once."""
@@ -191,13 +256,46 @@ class ClusterState:
 
     def prefills_of(self, node: NodeRecord) -> list[RequestRecord]:
         """Requests whose prompt it still has to compute, running ones included."""
-        return [
-            r for r in self.requests_of(node) if r.prefill_node == node.name and r.awaits_prefill
-        ]
+        return list(node.load.prefills.values())
 
     def decodes_of(self, node: NodeRecord) -> list[RequestRecord]:
         """Requests that it decodes, or will."""
         return [r for r in self.requests_of(node) if r.decode_node == node.name]
+
+    def count(self, record: RequestRecord) -> None:
+        """Bring the loads of its nodes up to date with a request that is on them."""
+        for node, share in record.shares:
+            node.standing = None
+            node.load.add(share, -1)
+        record.shares = shares_of(self, record)
+        for node, share in record.shares:
+            node.standing = None
+            node.load.add(share, 1)
+            if node.name != record.prefill_node:
+                continue
+            if record.awaits_prefill:  # in its old place, if it has one
+                node.load.prefills[record.request_id] = record
+            else:
+                node.load.prefills.pop(record.request_id, None)
+
+    def recount(self, record: RequestRecord) -> None:
+        """The same, for one that has changed; nothing for one that is on no node."""
+        if record.shares:
+            self.count(record)
+
+    def uncount(self, record: RequestRecord) -> None:
+        """The request is on no node (any more)."""
+        for node, share in record.shares:
+            node.standing = None
+            node.load.add(share, -1)
+            node.load.prefills.pop(record.request_id, None)
+        record.shares = ()
+
+    def nodes_changed(self) -> None:
+        """A node came, went, or has another role: who may get work is to be found again."""
+        self.eligible = None
+        for node in self.nodes.values():
+            node.standing = None
 
     def running_on(self, node: NodeRecord) -> int:
         """Requests that have begun and are there now: what a change of role must wait for."""
@@ -212,19 +310,53 @@ class ClusterState:
         prior = self.config.prior_token_s
         if node.speed.tokens:
             return node.speed.token_s(prior)
-        return pooled_token_s([n.speed for n in self.nodes.values()], prior)
+        if self._pooled_token_s is None:
+            self._pooled_token_s = pooled_token_s([n.speed for n in self.nodes.values()], prior)
+        return self._pooled_token_s
+
+    def observe_iteration(self, node: NodeRecord, sample: IterationSample) -> None:
+        """Learn the node's speed."""
+        node.speed.observe(sample)
+        node.pace.observe(sample)
+        self._pooled_token_s = None
 
     def prefill_s(
         self, node: NodeRecord, uncached_tokens: float, pairs: float, restored_tokens: float = 0.0
     ) -> float:
         """Seconds of that node for a prompt (t_P of section 4): of its share of iterations' fixed
         cost, its new tokens, their query-key pairs, and what is restored from host memory."""
+        each_s, token_s, pair_s, restored_s = self.prefill_rates(node)
+        return (
+            each_s * min(1.0, uncached_tokens)
+            + token_s * uncached_tokens
+            + pair_s * pairs
+            + restored_s * restored_tokens
+        )
+
+    def prefill_rates(self, node: NodeRecord) -> tuple[float, float, float, float]:
+        """Seconds a prompt, a new token, a query-key pair, a restored token: t_P is linear in
+        them, so that sums over a queue are as good as its requests. An iteration's fixed cost is
+        shared by its tokens; while their number is unknown, each prompt has one of its own."""
         model = node.coefficients
         if model is None:
-            return self.token_s(node) * uncached_tokens
-        iterations = uncached_tokens / (node.tokens_per_iteration or max(1.0, uncached_tokens))
-        own_s = model.prefill_s(uncached_tokens, pairs, restored_tokens) - model.c0_s
-        return iterations * model.c0_s + own_s
+            return 0.0, self.token_s(node), 0.0, 0.0
+        tokens = node.tokens_per_iteration
+        if tokens:
+            return 0.0, model.c1_s + model.c0_s / tokens, model.c2_s, model.c3_s
+        return model.c0_s, model.c1_s, model.c2_s, model.c3_s
+
+    def decode_s(self, node: NodeRecord) -> float:
+        """Seconds of a decode iteration of all that the node decodes or will; 0 for none."""
+        if not node.load.decodes:
+            return 0.0
+        model = node.coefficients
+        return model.decode_s(node.load.decodes) if model else node.pace.iteration_s
+
+    def observe_output(self, tokens: int) -> None:
+        """Learn how long outputs are."""
+        if tokens > 0:
+            before = self.output_tokens or tokens
+            self.output_tokens = before + OUTPUT_WEIGHT * (tokens - before)
 
     def fetch_s(self, node: NodeRecord, blocks: int) -> float:
         """Seconds until the node has so many blocks of peers, what it fetches already included."""
@@ -235,6 +367,22 @@ class ClusterState:
         """A fetch of that node has ended; blocks: those that it had to queue behind included."""
         node.fetches.observe(blocks, fetch_s)
         self.fetches.observe(blocks, fetch_s)
+
+
+def shares_of(state: ClusterState, record: RequestRecord) -> tuple[tuple[NodeRecord, Share], ...]:
+    """What a placed request adds to the loads of the nodes that know it."""
+    found = []
+    for name in record.nodes:
+        node = state.nodes[name]
+        meant = -(-record.prompt_tokens // node.block_tokens)
+        decodes = int(name == record.decode_node)
+        if name == record.prefill_node and record.awaits_prefill:
+            waits = record.stage is Stage.WAITING
+            share = prefill_share(record, waits=waits, decodes=decodes, meant=meant)
+        else:
+            share = other_share(decodes, meant)
+        found.append((node, share))
+    return tuple(found)
 
 
 def _is_running(record: RequestRecord, node: str) -> bool:

@@ -25,16 +25,6 @@ def usable_blocks(node: NodeRecord, record: RequestRecord) -> int:
     return min((record.prompt_tokens - 1) // node.block_tokens, len(record.keys) // 16)
 
 
-def peers_of(state: ClusterState, now_s: float) -> frozenset[str]:
-    """Nodes that others may fetch from."""
-    late_after_s = state.config.node_late_after_s
-    return frozenset(
-        node.name
-        for node in state.nodes.values()
-        if node.alive and node.l2_blocks and now_s < node.seen_s + late_after_s
-    )
-
-
 def lacking(pieces: Iterable[Piece], node: str, held: int) -> list[Piece]:
     """What the node lacks behind its `held` leading blocks, and who has it, up to the first
     block that neither it nor a peer has: what follows that must be computed.

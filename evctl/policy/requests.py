@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evctl.core.blocks import KEY_BYTES
+from evctl.core.branches import BranchSignal
 from evctl.core.effects import Cancel, Reject
 from evctl.core.events import (
     DispatchFailed,
@@ -20,6 +21,7 @@ from evctl.core.sampling import FinishReason
 from evctl.core.split import Phase
 from evctl.policy import ahead
 from evctl.policy.cluster import NodeRecord, RequestRecord, Stage
+from evctl.policy.order import in_order
 from evctl.policy.router import can_serve, retry_after_s
 from evctl.policy.turn import Turn
 
@@ -47,6 +49,7 @@ def on_arrived(turn: Turn, event: RequestArrived) -> None:
         branch=event.branch.branch if event.branch else "",
         root_key=event.root_key,
         resume_s=event.branch.expect_resume_s if event.branch else None,
+        session=_session(event.branch),
     )
     state.requests[record.request_id] = record
     match = state.directory.arrive(
@@ -89,6 +92,7 @@ def on_prefill_started(turn: Turn, node: NodeRecord, fact: PrefillStarted) -> No
         return
     record.uncached_tokens = record.remaining_tokens = fact.uncached_tokens
     turn.set_stage(record, Stage.PREFILL)
+    turn.state.recount(record)  # it may have been in that stage
 
 
 def on_fetch_ended(turn: Turn, node: NodeRecord, fact: FetchEnded) -> None:
@@ -106,6 +110,7 @@ def on_fetch_ended(turn: Turn, node: NodeRecord, fact: FetchEnded) -> None:
     missed_tokens = max(0, fact.missed_blocks) * node.block_tokens
     uncached = min(record.uncached_tokens + missed_tokens, record.prompt_tokens)
     record.uncached_tokens = record.remaining_tokens = uncached
+    turn.state.recount(record)
 
 
 def on_first_token(turn: Turn, node: NodeRecord, fact: FirstToken) -> None:
@@ -153,6 +158,7 @@ def on_done(turn: Turn, node: NodeRecord, fact: RequestDone) -> None:
     record = known(turn, node, fact.request_id)
     if record is None:
         return
+    turn.state.observe_output(fact.output_tokens)
     ended_well = fact.reason not in (FinishReason.ERROR, FinishReason.CANCELLED)
     turn.end(record, completed=ended_well)
     tallies = turn.state.tallies
@@ -166,17 +172,20 @@ def on_done(turn: Turn, node: NodeRecord, fact: RequestDone) -> None:
 
 
 def on_sample(turn: Turn, node: NodeRecord, fact: IterationSample) -> None:
-    """Learn the node's speed; running prefills advance in the order they began, as engines
-    compute them."""
-    node.speed.observe(fact)
+    """Learn the node's speed; running prefills advance in the order in which engines compute
+    them."""
+    turn.state.observe_iteration(node, fact)
     left = fact.prefill_tokens
-    for record in turn.state.prefills_of(node):
-        if left <= 0:
-            return
-        if record.stage is Stage.PREFILL:
+    if left <= 0:
+        return
+    for record in in_order(turn.state, node):
+        if record.stage is Stage.PREFILL and record.remaining_tokens:
             taken = min(left, record.remaining_tokens)
             record.remaining_tokens -= taken
+            turn.state.recount(record)
             left -= taken
+            if not left:
+                return
 
 
 def known(turn: Turn, node: NodeRecord, request_id: str) -> RequestRecord | None:
@@ -186,6 +195,11 @@ def known(turn: Turn, node: NodeRecord, request_id: str) -> RequestRecord | None
         turn.state.tallies.ignored += 1
         return None
     return record
+
+
+def _session(signal: BranchSignal | None) -> str:
+    """What its client calls the session, else the branch; "" for neither."""
+    return (signal.session or signal.branch) if signal is not None else ""
 
 
 def _reject(turn: Turn, request_id: str, reason: str) -> None:

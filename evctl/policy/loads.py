@@ -1,0 +1,86 @@
+"""Sums of what a node has to do, kept as requests move instead of walking its lists.
+
+All are whole numbers, so that what is added can be taken away exactly; check() recounts them from
+the requests themselves (policy/audit.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from evctl.policy.cluster import RequestRecord
+
+
+class Share(msgspec.Struct, frozen=True, gc=False):
+    """What one request adds to the load of one node; fields as in NodeLoad."""
+
+    waiting: int = 0
+    waiting_tokens: int = 0
+    waiting_pairs: int = 0
+    waiting_restored: int = 0
+    fetch_blocks: int = 0
+    running: int = 0
+    running_tokens: int = 0
+    running_pairs: int = 0
+    decodes: int = 0
+    meant_blocks: int = 0
+
+
+class NodeLoad(msgspec.Struct):
+    """waiting, running: prompts with tokens left that it has not begun, or has; of these the
+    tokens, query-key pairs and tokens that are restored from host memory. fetch_blocks: that
+    waiting ones get from peers. decodes: requests that it decodes or will. meant_blocks: of
+    prompts of all its requests. prefills: those whose prompt it still has to compute, in the
+    order they came.
+    """
+
+    waiting: int = 0
+    waiting_tokens: int = 0
+    waiting_pairs: int = 0
+    waiting_restored: int = 0
+    fetch_blocks: int = 0
+    running: int = 0
+    running_tokens: int = 0
+    running_pairs: int = 0
+    decodes: int = 0
+    meant_blocks: int = 0
+    prefills: dict[str, RequestRecord] = {}
+
+    def add(self, share: Share, sign: int) -> None:
+        """sign: 1 to add, -1 to take away."""
+        self.waiting += sign * share.waiting
+        self.waiting_tokens += sign * share.waiting_tokens
+        self.waiting_pairs += sign * share.waiting_pairs
+        self.waiting_restored += sign * share.waiting_restored
+        self.fetch_blocks += sign * share.fetch_blocks
+        self.running += sign * share.running
+        self.running_tokens += sign * share.running_tokens
+        self.running_pairs += sign * share.running_pairs
+        self.decodes += sign * share.decodes
+        self.meant_blocks += sign * share.meant_blocks
+
+
+def pairs_of(tokens: int, prompt_tokens: int) -> int:
+    """Query-key pairs of a prompt's last `tokens` tokens, all before them cached (A of Eq. 1)."""
+    return tokens * (prompt_tokens - tokens) + tokens * (tokens + 1) // 2
+
+
+def prefill_share(record: RequestRecord, *, waits: bool, decodes: int, meant: int) -> Share:
+    """Of its prefill node, while its prompt is not computed."""
+    if waits:
+        tokens = record.uncached_tokens
+        pairs = pairs_of(tokens, record.prompt_tokens)
+        restored, fetched = record.restored_tokens, record.fetch_blocks
+        some = int(tokens > 0)
+        return Share(some, tokens, pairs, restored, fetched, 0, 0, 0, decodes, meant)
+    tokens = record.remaining_tokens
+    pairs = pairs_of(tokens, record.prompt_tokens)
+    return Share(0, 0, 0, 0, 0, int(tokens > 0), tokens, pairs, decodes, meant)
+
+
+def other_share(decodes: int, meant: int) -> Share:
+    """Of a node that does not prefill it (any more)."""
+    return Share(decodes=decodes, meant_blocks=meant)
