@@ -48,15 +48,21 @@ def size(pieces: Iterable[Piece]) -> int:
     return sum(end - start for start, end, _ in pieces)
 
 
-def reach(pieces: Iterable[Piece], held: int) -> int:
-    """Leading blocks that a node can have, its own `held` included."""
+def extent(pieces: Iterable[Piece], node: str, held: int) -> tuple[int, int]:
+    """Blocks that the node lacks and peers have, as `lacking` tells, and the leading blocks that
+    it has then, its own `held` included."""
+    blocks = 0
     for start, end, nodes in pieces:
         if end <= held:
             continue
         if not nodes:
-            return max(start, held)
+            break
+        if start < held:
+            start = held
+        if node not in nodes:
+            blocks += end - start
         held = end
-    return held
+    return blocks, held
 
 
 def plan(state: ClusterState, wanted: Iterable[Piece]) -> tuple[FetchPiece, ...]:

@@ -16,7 +16,7 @@ import msgspec
 from evctl.core.effects import Prediction
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord
 from evctl.policy.directory import Match, Piece
-from evctl.policy.fetches import displaced, lacking, reach, size
+from evctl.policy.fetches import displaced, extent
 from evctl.policy.loads import pairs_of
 from evctl.policy.order import ahead_s
 from evctl.policy.standing import Standing, standing_of
@@ -90,6 +90,8 @@ class Needs:
     node holds some of that. So it is found once for each number of leading blocks.
     """
 
+    __slots__ = ("_known", "_pieces", "_prompt")
+
     def __init__(self, prompt_tokens: int, pieces: Sequence[Piece]) -> None:
         self._prompt = prompt_tokens
         self._pieces = pieces
@@ -100,26 +102,27 @@ class Needs:
         key = held, node.block_tokens, node.fetches
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._find("", held, *key[1:]), self._behind(held)
-        if node.name in found[1]:
-            return self._find(node.name, held, *key[1:])
-        return found[0]
+            found = self._known[key] = self._find("", key), self._behind(held)
+        need, behind = found
+        return self._find(node.name, key) if node.name in behind else need
 
     def _behind(self, held: int) -> frozenset[str]:
         """Nodes that hold blocks after those."""
-        return frozenset[str]().union(*(nodes for _, end, nodes in self._pieces if end > held))
+        sets = [nodes for _, end, nodes in self._pieces if end > held and nodes]
+        return sets[0].union(*sets[1:]) if sets else frozenset()
 
-    def _find(self, name: str, held: int, block_tokens: int, fetches: bool) -> Need:
+    def _find(self, name: str, key: tuple[int, int, bool]) -> Need:
+        held, block_tokens, fetches = key
+        prompt = self._prompt
         # The last prompt token is always computed: its output is the first token.
-        most = self._prompt - 1
-        cached = reached = min(held * block_tokens, most)
+        cached = reached = min(held * block_tokens, prompt - 1)
         lacked = 0
         if fetches and self._pieces:
-            lacked = size(lacking(self._pieces, name, held))
-        if lacked:
-            reached = min(reach(self._pieces, held) * block_tokens, most)
-        tokens = self._prompt - reached
-        return cached, tokens, pairs_of(tokens, self._prompt), lacked, reached - cached
+            lacked, held = extent(self._pieces, name, held)
+            if lacked:
+                reached = min(held * block_tokens, prompt - 1)
+        tokens = prompt - reached
+        return cached, tokens, pairs_of(tokens, prompt), lacked, reached - cached
 
 
 def prefill_rows(

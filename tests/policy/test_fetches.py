@@ -224,6 +224,8 @@ def test_a_cheap_fetch_makes_an_idle_node_as_good_as_the_one_that_has_it() -> No
             "fetch_s": 0.0002,
             "exposed_s": 0.0002,
             "displaced_s": 0.0,
+            "restored_tokens": 40.0,
+            "interfering_s": 0.0,
         }
     )
     second = cluster.arrive("r2", PROMPT, keys(*PATH))
