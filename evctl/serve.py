@@ -47,6 +47,10 @@ def plan_of(directory: Path) -> tuple[ControlSettings, GatewayPlan]:
         node_lost_after_s=config.node_lost_after_s,
         tenants=config.tenants,
         fetch_ahead=config.fetch_ahead,
+        routing=config.routing,
+        shortest_first=config.shortest_first,
+        prefill_ageing=config.prefill_ageing,
+        append_tokens=config.append_tokens,
         suspect_after_s={str(k): s for k, s in config.suspect_after_s.items()},
     )
     gateway = GatewayPlan(

@@ -310,6 +310,10 @@ class ControlPlane:
             max_queued=settings.max_queued,
             node_late_after_s=settings.node_late_after_s,
             fetch_ahead=settings.fetch_ahead,
+            routing=settings.routing,
+            shortest_first=settings.shortest_first,
+            prefill_ageing=settings.prefill_ageing,
+            append_tokens=settings.append_tokens,
             directory=DirectoryConfig(suspect_after_s=settings.suspect_after_s),
         )
         held = self.directory.held_roles()

@@ -29,6 +29,10 @@ class ControlSettings(msgspec.Struct, frozen=True):
     tenants: tuple[str, ...] = ("default",)
     fetch_ahead: bool = True
     suspect_after_s: dict[str, float] = {}
+    routing: str = "predicted"
+    shortest_first: bool = False
+    prefill_ageing: float = 0.1
+    append_tokens: int = 0
     listen_host: str = "127.0.0.1"
 
 

@@ -4,8 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from evctl.core.split import Phase
-from evctl.policy.cluster import Candidates, ClusterState, NodeRecord
+from evctl.policy.cluster import ClusterState, NodeRecord
+
+MOST_ASKED = 256
+
+
+class Candidates(msgspec.Struct, frozen=True):
+    """Nodes that may get work, kept until a node changes or one may have become late.
+
+    until_s: not to be used from then on. late: alive ones that were late then; a sign of life of
+    one of them ends this too. usable: alive and on time, or alive where all are late. prefill,
+    decode: of those, the ones of that role, or all where none has it. peers: names of those that
+    others may fetch from. fetching: names of those for prefill that fetch. asked: sets of nodes ->
+    peers among them.
+    """
+
+    until_s: float
+    late: frozenset[str]
+    usable: tuple[NodeRecord, ...]
+    prefill: tuple[NodeRecord, ...]
+    decode: tuple[NodeRecord, ...]
+    peers: frozenset[str]
+    fetching: frozenset[str]
+    least_block_tokens: int
+    asked: dict[frozenset[str], frozenset[str]]
+
+    def of_peers(self, nodes: frozenset[str]) -> frozenset[str]:
+        """Those of the nodes that may be asked; the same sets come again and again."""
+        found = self.asked.get(nodes)
+        if found is None:
+            if len(self.asked) >= MOST_ASKED:
+                self.asked.clear()
+            found = self.asked[nodes] = nodes & self.peers
+        return found
 
 
 def can_serve(state: ClusterState) -> bool:

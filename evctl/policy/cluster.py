@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,14 +14,18 @@ from evctl.core.events import IterationSample, NodeReport
 from evctl.core.split import Phase, Role, Split, parse_split
 from evctl.policy.directory import Directory, DirectoryConfig
 from evctl.policy.links import FetchPrior, FetchSpeed
-from evctl.policy.loads import NodeLoad, Share, other_share, prefill_share
+from evctl.policy.loads import NodeLoad, Share, shares_of
 from evctl.policy.pauses import FetchAheads
 from evctl.policy.speed import DecodePace, PrefillSpeed, pooled_token_s
 
-DEFAULT_AGEING = 0.1
-"""Of PolicyConfig.prefill_ageing, from the sketch in evctl/bench/ageing.py."""
+if TYPE_CHECKING:
+    from evctl.policy.candidates import Candidates
 
-MOST_ASKED = 256
+DEFAULT_AGEING = 0.1
+"""Of PolicyConfig.prefill_ageing, from the sketch in evctl/bench/router/ageing.py."""
+
+ROUTING_NAMES = ("predicted", "cache-aware", "session", "round-robin")
+"""Rules of policy/router.py."""
 OUTPUT_WEIGHT = 0.05
 """Of one more request in the mean output: about the last 20 count."""
 
@@ -35,7 +39,7 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     duplicate_block_s: what a block costs that must go for a fetched copy (lambda of Eq. 7).
     fetch_ahead: fetch for waiting branches before they wake (plus; off in paper mode), at least
     fetch_ahead_lead_s before, at most fetch_ahead_blocks at a time over the cluster.
-    routing: whose rule chooses nodes, one of policy.router.ROUTINGS. shortest_first: engines
+    routing: whose rule chooses nodes, one of ROUTING_NAMES. shortest_first: engines
     compute the shortest remaining prefill first (plus), where prefill_ageing seconds of work weigh
     as much as a second of waiting. append_tokens: most new tokens that may run on a decode node
     that holds the rest (plus); 0: never.
@@ -62,36 +66,6 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     mode: str = "advise"
     held_by: str = ""
     hold_reason: str = ""
-
-
-class Candidates(msgspec.Struct, frozen=True):
-    """Nodes that may get work, kept until a node changes or one may have become late.
-
-    until_s: not to be used from then on. late: alive ones that were late then; a sign of life of
-    one of them ends this too. usable: alive and on time, or alive where all are late. prefill,
-    decode: of those, the ones of that role, or all where none has it. peers: names of those that
-    others may fetch from. fetching: names of those for prefill that fetch. asked: sets of nodes ->
-    peers among them.
-    """
-
-    until_s: float
-    late: frozenset[str]
-    usable: tuple[NodeRecord, ...]
-    prefill: tuple[NodeRecord, ...]
-    decode: tuple[NodeRecord, ...]
-    peers: frozenset[str]
-    fetching: frozenset[str]
-    least_block_tokens: int
-    asked: dict[frozenset[str], frozenset[str]]
-
-    def of_peers(self, nodes: frozenset[str]) -> frozenset[str]:
-        """Those of the nodes that may be asked; the same sets come again and again."""
-        found = self.asked.get(nodes)
-        if found is None:
-            if len(self.asked) >= MOST_ASKED:
-                self.asked.clear()
-            found = self.asked[nodes] = nodes & self.peers
-        return found
 
 
 class Stage(StrEnum):
@@ -145,6 +119,10 @@ class RequestRecord(msgspec.Struct):
         if self.stage is Stage.DECODE or self.prefill_node == self.decode_node:
             return (self.decode_node,)
         return (self.prefill_node, self.decode_node)
+
+    @property
+    def waits(self) -> bool:
+        return self.stage is Stage.WAITING
 
     @property
     def awaits_prefill(self) -> bool:
@@ -209,7 +187,14 @@ class ClusterState:
     """Everything that decisions depend on. Owned by one caller, who passes it to step()."""
 
     def __init__(self, config: PolicyConfig) -> None:
-        """Raises UsageError when the split is not one of that many nodes."""
+        """Raises UsageError when the split is not one of that many nodes, or nobody routes so."""
+        if config.routing not in ROUTING_NAMES:
+            raise UsageError(
+                what=f"there is no routing {config.routing!r}",
+                why=f"it is one of {', '.join(ROUTING_NAMES)}",
+                next_step="correct `routing` of the cluster",
+                code="EV-1109",
+            )
         self.config = config
         self.generation = config.generation
         self.mode = config.mode
@@ -267,7 +252,7 @@ class ClusterState:
         for node, share in record.shares:
             node.standing = None
             node.load.add(share, -1)
-        record.shares = shares_of(self, record)
+        record.shares = shares_of(self.nodes, record)
         for node, share in record.shares:
             node.standing = None
             node.load.add(share, 1)
@@ -367,22 +352,6 @@ class ClusterState:
         """A fetch of that node has ended; blocks: those that it had to queue behind included."""
         node.fetches.observe(blocks, fetch_s)
         self.fetches.observe(blocks, fetch_s)
-
-
-def shares_of(state: ClusterState, record: RequestRecord) -> tuple[tuple[NodeRecord, Share], ...]:
-    """What a placed request adds to the loads of the nodes that know it."""
-    found = []
-    for name in record.nodes:
-        node = state.nodes[name]
-        meant = -(-record.prompt_tokens // node.block_tokens)
-        decodes = int(name == record.decode_node)
-        if name == record.prefill_node and record.awaits_prefill:
-            waits = record.stage is Stage.WAITING
-            share = prefill_share(record, waits=waits, decodes=decodes, meant=meant)
-        else:
-            share = other_share(decodes, meant)
-        found.append((node, share))
-    return tuple(found)
 
 
 def _is_running(record: RequestRecord, node: str) -> bool:

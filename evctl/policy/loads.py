@@ -6,12 +6,13 @@ the requests themselves (policy/audit.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
-    from evctl.policy.cluster import RequestRecord
+    from evctl.policy.cluster import NodeRecord, RequestRecord
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
@@ -68,9 +69,25 @@ def pairs_of(tokens: int, prompt_tokens: int) -> int:
     return tokens * (prompt_tokens - tokens) + tokens * (tokens + 1) // 2
 
 
-def prefill_share(record: RequestRecord, *, waits: bool, decodes: int, meant: int) -> Share:
-    """Of its prefill node, while its prompt is not computed."""
-    if waits:
+def shares_of(
+    nodes: Mapping[str, NodeRecord], record: RequestRecord
+) -> tuple[tuple[NodeRecord, Share], ...]:
+    """What a placed request adds to the loads of the nodes that know it."""
+    found = []
+    for name in record.nodes:
+        node = nodes[name]
+        meant = -(-record.prompt_tokens // node.block_tokens)
+        decodes = int(name == record.decode_node)
+        if name == record.prefill_node and record.awaits_prefill:
+            share = _prefill_share(record, decodes, meant)
+        else:
+            share = Share(decodes=decodes, meant_blocks=meant)
+        found.append((node, share))
+    return tuple(found)
+
+
+def _prefill_share(record: RequestRecord, decodes: int, meant: int) -> Share:
+    if record.waits:
         tokens = record.uncached_tokens
         pairs = pairs_of(tokens, record.prompt_tokens)
         restored, fetched = record.restored_tokens, record.fetch_blocks
@@ -79,8 +96,3 @@ def prefill_share(record: RequestRecord, *, waits: bool, decodes: int, meant: in
     tokens = record.remaining_tokens
     pairs = pairs_of(tokens, record.prompt_tokens)
     return Share(0, 0, 0, 0, 0, int(tokens > 0), tokens, pairs, decodes, meant)
-
-
-def other_share(decodes: int, meant: int) -> Share:
-    """Of a node that does not prefill it (any more)."""
-    return Share(decodes=decodes, meant_blocks=meant)

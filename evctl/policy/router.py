@@ -11,9 +11,17 @@ from typing import Final
 from evctl.core.split import Phase
 from evctl.policy.append import append_terms, best_append
 from evctl.policy.baselines.routing import cache_aware, fixed_session, round_robin
-from evctl.policy.candidates import can_serve, candidates, find, is_late, known, late_at_s
+from evctl.policy.candidates import (
+    Candidates,
+    can_serve,
+    candidates,
+    find,
+    is_late,
+    known,
+    late_at_s,
+)
 from evctl.policy.choice import Choice
-from evctl.policy.cluster import Candidates, ClusterState, RequestRecord
+from evctl.policy.cluster import ClusterState, RequestRecord
 from evctl.policy.directory import Match, Piece
 from evctl.policy.fetches import lacking
 from evctl.policy.standing import standing_of

@@ -5,6 +5,12 @@
 Agents replay branches of a trace one after the other: a request's new tokens (all that its
 branch's previous prompt did not have), its output at a fixed pace, the recorded pause. The node
 computes in chunks, and who is in a chunk is decided at its beginning by policy.order.rank_s.
+
+Recorded coding sessions, 60 agents, seconds to the first token, mean / P95 / P99 / most: by
+arrival 4.5 / 28 / 53 / 94; ageing 1: 3.6 / 19 / 32 / 91; 0.3: 2.0 / 9.4 / 24 / 169; 0.1: 1.2 /
+3.8 / 16 / 229; 0.01: 1.0 / 1.4 / 13 / 232. At 80 agents, busy for nine tenths: by arrival 7.2 / 40
+/ 67 / 121; 0.1: 2.1 / 8.3 / 25 / 398; 0.01: 1.5 / 1.6 / 17 / 642. Hence 0.1: nearly all of what
+there is to win, and the longest prompts wait half as long as without.
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ import heapq
 import itertools
 import random
 import statistics
+import sys
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -30,6 +37,7 @@ MOST_PAUSE_S = 60.0
 WARM_UP_S = 1200.0
 """Agents begin all at once, with all of their context new: that is not told."""
 FIRST_COME = float("inf")
+HEAD = "  ageing    mean     P95     P99    most  longest   busy  requests"
 AGEINGS = (FIRST_COME, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.0)
 
 
@@ -148,11 +156,10 @@ def main() -> None:
     options = parser.parse_args()
     branches = turns_of(options.trace)
     for agents in options.agents:
-        print(
-            f"{agents} agents\n  ageing    mean     P95     P99    most  longest   busy  requests"
-        )
+        sys.stdout.write(f"{agents} agents\n{HEAD}\n")
         for ageing in AGEINGS:
-            print(line(ageing, *simulate(branches, agents, ageing, seed=1, hours=options.hours)))
+            found = simulate(branches, agents, ageing, seed=1, hours=options.hours)
+            sys.stdout.write(line(ageing, *found) + "\n")
 
 
 if __name__ == "__main__":
