@@ -32,12 +32,15 @@ def append_terms(
     if not most:
         return []
     found = []
+    coverage, short = match.coverage, record.prompt_tokens <= most
     for full, _, _, name, _ in decode:
+        if name not in coverage and not short:
+            continue  # most nodes
         if full or name in prefilling or name in record.tried:
             continue
         node = state.nodes[name]
         # What it holds in any tier is no less than what it holds in L1, and known already.
-        if _uncached(node, record, match.coverage.get(name, 0)) > most:
+        if _uncached(node, record, coverage.get(name, 0)) > most:
             continue
         blocks = state.directory.leading_l1(record.request_id, name)
         tokens = _uncached(node, record, blocks)

@@ -60,7 +60,7 @@ def _check_load(state: ClusterState, node: NodeRecord) -> list[str]:
         if getattr(node.load, name) != value
     ]
     kept = node.standing
-    if kept is not None and node.coefficients is not None and standing_of(state, node) is kept:
+    if kept is not None and standing_of(state, node) is kept:
         fresh = standing.make(state, node)
         if fresh != kept:
             problems.append(f"{node.name} stands as {kept}, not as {fresh}")

@@ -18,7 +18,8 @@ class Candidates(msgspec.Struct, frozen=True):
     until_s: not to be used from then on. late: alive ones that were late then; a sign of life of
     one of them ends this too. usable: alive and on time, or alive where all are late. prefill,
     decode: of those, the ones of that role, or all where none has it. peers: names of those that
-    others may fetch from. fetching: names of those for prefill that fetch. asked: sets of nodes ->
+    others may fetch from. prefilling, fetching:
+    names of those for prefill, and of those that fetch. asked: sets of nodes ->
     peers among them.
     """
 
@@ -28,6 +29,7 @@ class Candidates(msgspec.Struct, frozen=True):
     prefill: tuple[NodeRecord, ...]
     decode: tuple[NodeRecord, ...]
     peers: frozenset[str]
+    prefilling: frozenset[str]
     fetching: frozenset[str]
     least_block_tokens: int
     asked: dict[frozenset[str], frozenset[str]]
@@ -85,6 +87,7 @@ def find(state: ClusterState, now_s: float, exclude: tuple[str, ...] = ()) -> Ca
         prefill=by_phase[Phase.PREFILL],
         decode=by_phase[Phase.DECODE],
         peers=frozenset(n.name for n in on_time if n.l2_blocks),
+        prefilling=frozenset(n.name for n in by_phase[Phase.PREFILL]),
         fetching=frozenset(n.name for n in by_phase[Phase.PREFILL] if n.l2_blocks),
         least_block_tokens=min((n.block_tokens for n in usable), default=1),
         asked={},

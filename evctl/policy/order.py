@@ -8,9 +8,13 @@ those only that arrive within S / ageing seconds after it: nobody starves.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
-from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
+import msgspec
+
+from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord
 from evctl.policy.loads import pairs_of
 
 
@@ -21,7 +25,7 @@ def rank_s(remaining_tokens: float, token_s: float, ageing: float, arrived_s: fl
 
 def left(record: RequestRecord) -> int:
     """New tokens that its prefill node still has to compute."""
-    return record.uncached_tokens if record.stage is Stage.WAITING else record.remaining_tokens
+    return record.uncached_tokens if record.waits else record.remaining_tokens
 
 
 def in_order(state: ClusterState, node: NodeRecord) -> Sequence[RequestRecord]:
@@ -29,32 +33,47 @@ def in_order(state: ClusterState, node: NodeRecord) -> Sequence[RequestRecord]:
     ahead = list(node.load.prefills.values())
     if not state.config.shortest_first:
         return ahead
-    token_s, ageing = state.token_s(node), state.config.prefill_ageing
+    token_s, ageing = state.prefill_rates(node)[1], state.config.prefill_ageing
     return sorted(ahead, key=lambda r: rank_s(left(r), token_s, ageing, r.arrived_s))
 
 
-def ahead_s(
-    state: ClusterState, node: NodeRecord, tokens: int, arrived_s: float
-) -> tuple[float, float]:
-    """Seconds of running and of waiting prompts that the node computes before one with so many
-    new tokens, as far as is known now. Of a longer one that runs, the chunk under way."""
-    token_s, ageing = state.token_s(node), state.config.prefill_ageing
-    mine_s = rank_s(tokens, token_s, ageing, arrived_s)
-    each_s, new_s, pair_s, restored_s = state.prefill_rates(node)
-    running_s = waiting_s = longest_s = 0.0
+class Queue(msgspec.Struct, frozen=True, gc=False):
+    """A node's prompts by rank. running, waiting: seconds of the first so many that run, or wait.
+    chunks: of those after so many, the longest chunk of one that runs: it may be under way."""
+
+    ranks: tuple[float, ...]
+    running: tuple[float, ...]
+    waiting: tuple[float, ...]
+    chunks: tuple[float, ...]
+
+    def ahead_s(self, rank: float) -> tuple[float, float]:
+        """Seconds of running and of waiting prompts that are computed before one of that rank, as
+        far as is known now."""
+        place = bisect_right(self.ranks, rank)
+        return self.running[place] + self.chunks[place], self.waiting[place]
+
+
+def queue_of(state: ClusterState, node: NodeRecord) -> Queue:
+    """From the node's requests."""
+    each_s, token_s, pair_s, restored_s = state.prefill_rates(node)
+    ageing = state.config.prefill_ageing
+    found: list[tuple[float, float, float, float]] = []
     for record in node.load.prefills.values():
         work = left(record)
         if not work:
             continue
-        pairs = pairs_of(work, record.prompt_tokens)
-        cost_s = each_s + new_s * work + pair_s * pairs
-        waits = record.stage is Stage.WAITING
-        if rank_s(work, token_s, ageing, record.arrived_s) <= mine_s:
-            if waits:
-                waiting_s += cost_s + restored_s * record.restored_tokens
-            else:
-                running_s += cost_s
-        elif not waits:
-            chunk = min(1.0, node.tokens_per_iteration / work)
-            longest_s = max(longest_s, cost_s * chunk)
-    return running_s + longest_s, waiting_s
+        rank = rank_s(work, token_s, ageing, record.arrived_s)
+        cost_s = each_s + token_s * work + pair_s * pairs_of(work, record.prompt_tokens)
+        if record.waits:
+            found.append((rank, 0.0, cost_s + restored_s * record.restored_tokens, 0.0))
+        else:
+            chunk_s = cost_s * min(1.0, node.tokens_per_iteration / work)
+            found.append((rank, cost_s, 0.0, chunk_s))
+    found.sort()
+    chunks = list(accumulate((chunk_s for *_, chunk_s in reversed(found)), max, initial=0.0))
+    return Queue(
+        ranks=tuple(rank for rank, *_ in found),
+        running=tuple(accumulate((running_s for _, running_s, *_ in found), initial=0.0)),
+        waiting=tuple(accumulate((waiting_s for *_, waiting_s, _ in found), initial=0.0)),
+        chunks=tuple(reversed(chunks)),
+    )

@@ -93,8 +93,7 @@ def choose(
     terms = prefill_terms(best)
     append: Sequence[PrefillTerms] = ()
     if state.config.append_tokens:
-        names = frozenset(node.name for node in found.prefill)
-        append = append_terms(state, record, match, decode, names)
+        append = append_terms(state, record, match, decode, found.prefilling)
         sooner = best_append(state, append, terms, decode, chosen[3])
         if sooner is not None:
             return Choice(prefill, decode, sooner, sooner.node, append, appended=True)

@@ -10,6 +10,10 @@ import msgspec
 
 from evctl.core.costs import Coefficients
 from evctl.policy.cluster import ClusterState, NodeRecord
+from evctl.policy.order import Queue, queue_of
+
+KINDS = 1 << 20
+"""More than any Standing.kind."""
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
@@ -17,7 +21,8 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     of prompts that it computes, and that wait, first come first served; waiting_s: both.
     decodes: requests that it decodes or will; next_s: an iteration with one more, None without
     a model; free_blocks: of L1, neither in use by the last report nor meant for requests under
-    way; has_slot: whether one more may decode there.
+    way; has_slot: whether one more may decode there. queue: its prompts by rank, where the
+    shortest goes first. kind: equal where what a prompt needs depends on its held blocks alone.
     """
 
     name: str
@@ -35,6 +40,8 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     next_s: float | None
     free_blocks: int
     has_slot: bool
+    queue: Queue | None
+    kind: int
     model: Coefficients | None
     tokens_per_iteration: float
 
@@ -42,14 +49,13 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
 def standing_of(state: ClusterState, node: NodeRecord) -> Standing:
     """The node's, made anew if anything that it is made of has changed."""
     kept: Standing | None = node.standing
-    model = node.coefficients
-    if (
-        kept is not None
-        and model is not None
-        and kept.model is model
-        and kept.tokens_per_iteration == node.tokens_per_iteration
-    ):
-        return kept
+    if kept is not None and kept.model is node.coefficients:
+        if kept.model is None:
+            same = kept.token_s == state.token_s(node)
+        else:
+            same = kept.tokens_per_iteration == node.tokens_per_iteration
+        if same:
+            return kept
     made = node.standing = make(state, node)
     return made
 
@@ -79,6 +85,8 @@ def make(state: ClusterState, node: NodeRecord) -> Standing:
         next_s=model.decode_s(load.decodes + 1) if model is not None else None,
         free_blocks=node.l1_blocks - max(used, load.meant_blocks),
         has_slot=load.decodes < node.max_running,
+        queue=queue_of(state, node) if state.config.shortest_first else None,
+        kind=node.block_tokens * 2 + (node.l2_blocks > 0),
         model=model,
         tokens_per_iteration=node.tokens_per_iteration,
     )

@@ -18,8 +18,7 @@ from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord
 from evctl.policy.directory import Match, Piece
 from evctl.policy.fetches import displaced, extent
 from evctl.policy.loads import pairs_of
-from evctl.policy.order import ahead_s
-from evctl.policy.standing import Standing, standing_of
+from evctl.policy.standing import KINDS, Standing, standing_of
 
 Need = tuple[int, int, int, int, int]
 """Of a prompt on a node: cached tokens, tokens to compute, query-key pairs of these, blocks to
@@ -90,29 +89,27 @@ class Needs:
     node holds some of that. So it is found once for each number of leading blocks.
     """
 
-    __slots__ = ("_known", "_pieces", "_prompt")
+    __slots__ = ("_pieces", "_prompt", "known")
 
     def __init__(self, prompt_tokens: int, pieces: Sequence[Piece]) -> None:
         self._prompt = prompt_tokens
         self._pieces = pieces
-        self._known: dict[tuple[int, int, bool], tuple[Need, frozenset[str]]] = {}
+        self.known: dict[int, tuple[Need, frozenset[str]]] = {}
+        """By KINDS * leading blocks + kind of node: what all such nodes need but for those named,
+        which hold some of what follows."""
 
-    def of(self, node: Standing, held: int) -> Need:
-        """held: leading blocks of the node."""
-        key = held, node.block_tokens, node.fetches
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._find("", key), self._behind(held)
-        need, behind = found
-        return self._find(node.name, key) if node.name in behind else need
-
-    def _behind(self, held: int) -> frozenset[str]:
-        """Nodes that hold blocks after those."""
+    def find(self, key: int) -> tuple[Need, frozenset[str]]:
+        """The same, for a key that is not known."""
+        held = key // KINDS
         sets = [nodes for _, end, nodes in self._pieces if end > held and nodes]
-        return sets[0].union(*sets[1:]) if sets else frozenset()
+        behind = sets[0].union(*sets[1:]) if sets else frozenset[str]()
+        found = self.known[key] = self.of(key, ""), behind
+        return found
 
-    def _find(self, name: str, key: tuple[int, int, bool]) -> Need:
-        held, block_tokens, fetches = key
+    def of(self, key: int, name: str) -> Need:
+        """Of that node."""
+        held, kind = divmod(key, KINDS)
+        block_tokens, fetches = divmod(kind, 2)
         prompt = self._prompt
         # The last prompt token is always computed: its output is the first token.
         cached = reached = min(held * block_tokens, prompt - 1)
@@ -135,8 +132,8 @@ def prefill_rows(
     """What each node must do before it can answer the request. Dispatches that it has not
     acknowledged count as queued, and blocks that they will compute as cached."""
     needs = Needs(record.prompt_tokens, pieces)
-    coverage, promised = match.coverage, match.promised
-    sorting = state.config.shortest_first
+    known, coverage, promised = needs.known, match.coverage, match.promised
+    aged_s = state.config.prefill_ageing * record.arrived_s
     rows: list[PrefillRow] = []
     for node in nodes:
         at = standing_of(state, node)
@@ -144,22 +141,26 @@ def prefill_rows(
         held = coverage.get(name, 0)
         if promised and name in promised:
             held = max(held, promised[name])
-        need = needs.of(at, held)
+        key = held * KINDS + at.kind
+        need, behind = known.get(key) or needs.find(key)
+        if name in behind:
+            need = needs.of(key, name)
         _, tokens, pairs, lacked, restored = need
-        own_s = at.each_s + at.token_s * tokens + at.pair_s * pairs + at.restored_s * restored
-        remaining_s, queued_s, waiting_s = at.remaining_s, at.queued_s, at.waiting_s
-        if sorting:
-            remaining_s, queued_s = ahead_s(state, node, tokens, record.arrived_s)
+        token_s = at.token_s
+        own_s = at.each_s + token_s * tokens + at.pair_s * pairs + at.restored_s * restored
+        if at.queue is None:
+            remaining_s, queued_s, waiting_s = at.remaining_s, at.queued_s, at.waiting_s
+        else:
+            remaining_s, queued_s = at.queue.ahead_s(token_s * tokens + aged_s)
             waiting_s = remaining_s + queued_s
         total_s = waiting_s + own_s
+        fetch_s = exposed_s = gone_s = 0.0
         if lacked:
             fetch_s, exposed_s, gone_s = _fetch_terms(state, node, at, lacked, waiting_s)
             total_s = total_s + exposed_s + gone_s
-            rows.append(
-                (total_s, name, remaining_s, queued_s, own_s, need, fetch_s, exposed_s, gone_s)
-            )
-        else:
-            rows.append((total_s, name, remaining_s, queued_s, own_s, need, 0.0, 0.0, 0.0))
+        rows.append(
+            (total_s, name, remaining_s, queued_s, own_s, need, fetch_s, exposed_s, gone_s)
+        )
     return rows
 
 

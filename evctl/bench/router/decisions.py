@@ -20,8 +20,8 @@ READ_EVERY = 20
 
 class Times:
     """Nanoseconds of each: decisions, the match in them, whole steps; and how long explanations
-    took that were read. decision_cpu_ns: in CPU time of this thread, without what other work on the
-    machine adds. elsewhere: decisions that did not choose the node with the longest prefix;
+    took that were read. decision_cpu_ns: in CPU time of this thread, without what other work on
+    the machine adds. elsewhere: decisions that did not choose the node with the longest prefix;
     fetching: those that planned a fetch; appended: that run on a decode node."""
 
     def __init__(self) -> None:

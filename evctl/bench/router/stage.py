@@ -155,7 +155,9 @@ class Stage:
     def _store(self, operation: tuple[int, int, int, int]) -> None:
         node, path, start, end = operation
         parent = self._slice(path, start - 1, start) if start else ROOT
-        self._fact(_name(node), KvStored("", 2, parent, self._slice(path, start, end)))
+        keys = self._slice(path, start, end)
+        for tier in (1, 2):
+            self._fact(_name(node), KvStored("", tier, parent, keys))
 
     def _slice(self, path: int, start: int, end: int) -> bytes:
         """Keys of blocks [start, end) of a path."""
