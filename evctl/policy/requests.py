@@ -90,7 +90,8 @@ def on_prefill_started(turn: Turn, node: NodeRecord, fact: PrefillStarted) -> No
     record = known(turn, node, fact.request_id)
     if record is None or not record.awaits_prefill or record.prefill_node != node.name:
         return
-    record.uncached_tokens = record.remaining_tokens = fact.uncached_tokens
+    uncached = min(max(0, fact.uncached_tokens), record.prompt_tokens)
+    record.uncached_tokens = record.remaining_tokens = uncached
     turn.set_stage(record, Stage.PREFILL)
     turn.state.recount(record)  # it may have been in that stage
 
