@@ -26,15 +26,15 @@ def append_terms(
     decode: Sequence[DecodeRow],
     prefilling: frozenset[str],
 ) -> list[PrefillTerms]:
-    """Decode nodes that could prefill it: with room, and at most `append_tokens` of its prompt
-    not in their L1. prefilling: names of nodes that are candidates for prefill anyway."""
+    """Decode nodes that could prefill it: with room, a part of its prompt in L1, and at most
+    `append_tokens` of it not. prefilling: nodes that are candidates for prefill anyway."""
     most = state.config.append_tokens
     if not most:
         return []
     found = []
-    coverage, short = match.coverage, record.prompt_tokens <= most
+    coverage = match.coverage
     for full, _, _, name, _ in decode:
-        if name not in coverage and not short:
+        if name not in coverage:
             continue  # most nodes
         if full or name in prefilling or name in record.tried:
             continue
@@ -44,7 +44,7 @@ def append_terms(
             continue
         blocks = state.directory.leading_l1(record.request_id, name)
         tokens = _uncached(node, record, blocks)
-        if tokens <= most:
+        if blocks and tokens <= most:
             found.append(_terms(state, node, record, tokens))
     return found
 
@@ -78,7 +78,7 @@ def _terms(
     computing_s = at.each_s + at.token_s * tokens + at.pair_s * pairs
     # The iteration under way ends first; its own one carries the decodes too.
     own_s = computing_s + (1.0 + UNDER_WAY) * state.decode_s(node)
-    interfering_s = at.decodes * computing_s
+    interfering_s = node.load.decoding * computing_s
     return PrefillTerms(
         total_s=at.waiting_s + own_s + interfering_s,
         node=node.name,

@@ -52,6 +52,7 @@ def _check_load(state: ClusterState, node: NodeRecord) -> list[str]:
         "running_tokens": sum(r.remaining_tokens for r in running),
         "running_pairs": sum(_pairs(r, r.remaining_tokens) for r in running),
         "decodes": sum(r.decode_node == node.name for r in here),
+        "decoding": sum(r.decode_node == node.name and r.stage is Stage.DECODE for r in here),
         "meant_blocks": sum(-(-r.prompt_tokens // node.block_tokens) for r in here),
     }
     problems = [

@@ -125,6 +125,10 @@ class RequestRecord(msgspec.Struct):
         return self.stage is Stage.WAITING
 
     @property
+    def decodes_now(self) -> bool:
+        return self.stage is Stage.DECODE
+
+    @property
     def awaits_prefill(self) -> bool:
         return self.stage in (Stage.WAITING, Stage.PREFILL)
 
@@ -331,11 +335,11 @@ class ClusterState:
         return model.c0_s, model.c1_s, model.c2_s, model.c3_s
 
     def decode_s(self, node: NodeRecord) -> float:
-        """Seconds of a decode iteration of all that the node decodes or will; 0 for none."""
-        if not node.load.decodes:
+        """Seconds of a decode iteration of all that the node decodes now; 0 for none."""
+        if not node.load.decoding:
             return 0.0
         model = node.coefficients
-        return model.decode_s(node.load.decodes) if model else node.pace.iteration_s
+        return model.decode_s(node.load.decoding) if model else node.pace.iteration_s
 
     def observe_output(self, tokens: int) -> None:
         """Learn how long outputs are."""

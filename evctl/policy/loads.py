@@ -27,13 +27,15 @@ class Share(msgspec.Struct, frozen=True, gc=False):
     running_tokens: int = 0
     running_pairs: int = 0
     decodes: int = 0
+    decoding: int = 0
     meant_blocks: int = 0
 
 
 class NodeLoad(msgspec.Struct):
     """waiting, running: prompts with tokens left that it has not begun, or has; of these the
     tokens, query-key pairs and tokens that are restored from host memory. fetch_blocks: that
-    waiting ones get from peers. decodes: requests that it decodes or will. meant_blocks: of
+    waiting ones get from peers. decodes: requests that it decodes or will; decoding: of
+    those, the ones that it decodes now. meant_blocks: of
     prompts of all its requests. prefills: those whose prompt it still has to compute, in the
     order they came.
     """
@@ -47,6 +49,7 @@ class NodeLoad(msgspec.Struct):
     running_tokens: int = 0
     running_pairs: int = 0
     decodes: int = 0
+    decoding: int = 0
     meant_blocks: int = 0
     prefills: dict[str, RequestRecord] = {}
 
@@ -61,6 +64,7 @@ class NodeLoad(msgspec.Struct):
         self.running_tokens += sign * share.running_tokens
         self.running_pairs += sign * share.running_pairs
         self.decodes += sign * share.decodes
+        self.decoding += sign * share.decoding
         self.meant_blocks += sign * share.meant_blocks
 
 
@@ -81,7 +85,8 @@ def shares_of(
         if name == record.prefill_node and record.awaits_prefill:
             share = _prefill_share(record, decodes, meant)
         else:
-            share = Share(decodes=decodes, meant_blocks=meant)
+            now = int(decodes and record.decodes_now)
+            share = Share(decodes=decodes, decoding=now, meant_blocks=meant)
         found.append((node, share))
     return tuple(found)
 
@@ -92,7 +97,7 @@ def _prefill_share(record: RequestRecord, decodes: int, meant: int) -> Share:
         pairs = pairs_of(tokens, record.prompt_tokens)
         restored, fetched = record.restored_tokens, record.fetch_blocks
         some = int(tokens > 0)
-        return Share(some, tokens, pairs, restored, fetched, 0, 0, 0, decodes, meant)
+        return Share(some, tokens, pairs, restored, fetched, 0, 0, 0, decodes, 0, meant)
     tokens = record.remaining_tokens
     pairs = pairs_of(tokens, record.prompt_tokens)
-    return Share(0, 0, 0, 0, 0, int(tokens > 0), tokens, pairs, decodes, meant)
+    return Share(0, 0, 0, 0, 0, int(tokens > 0), tokens, pairs, decodes, 0, meant)
