@@ -52,6 +52,10 @@ def plan_of(directory: Path) -> tuple[ControlSettings, GatewayPlan]:
         warm_up_s=config.warm_up_s,
         watch_drift=config.watch_drift,
         decode_context=config.decode_context,
+        routing=config.routing,
+        shortest_first=config.shortest_first,
+        prefill_ageing=config.prefill_ageing,
+        append_tokens=config.append_tokens,
         suspect_after_s={str(k): s for k, s in config.suspect_after_s.items()},
     )
     gateway = GatewayPlan(

@@ -8,6 +8,7 @@ import msgspec
 
 from evctl.core.blocks import KEY_BYTES, BlockKey
 from evctl.core.events import KvEvicted, KvStored
+from evctl.core.kv import FetchPiece
 from evctl.policy.eviction import RefClass
 from evctl.wire.messages import InventoryBlock
 from evengine.outlet import Counters, Outlet
@@ -58,6 +59,15 @@ class BlockStore:
         """Slots that requests gave back and that come free when copies are done."""
 
     # ------------------------------------------------------------ L1: taking and leaving
+
+    def leading(self, keys: Seq[BlockKey], fetched: Seq[FetchPiece]) -> int:
+        """How many leading blocks are here in any tier, or named by these pieces."""
+        named = {block for piece in fetched for block in range(piece.start, piece.end)}
+        for block, key in enumerate(keys):
+            here = self.l1.find(key) or (self.pool is not None and self.pool.find(key))
+            if not here and block not in named:
+                return block
+        return len(keys)
 
     def take_prefix(self, seq: Sequence, headroom_blocks: int) -> bool:
         """Slots for all of seq.tokens, L1's cached prefix in the first of them. False, and

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from evctl.core.errors import ConfigError
-from evengine.loop import LoopLimits
+from evengine.limits import LoopLimits
 from evengine.runner.paced import Pace
 
 MAX_RANKS = 16

@@ -12,8 +12,6 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 
-import msgspec
-
 from evctl.core.events import (
     FirstToken,
     PrefillStarted,
@@ -32,34 +30,21 @@ from evctl.wire.messages import (
     Tokens,
 )
 from evengine import schedule
-from evengine.blockstore import BlockStore, KeepLimits
-from evengine.fetch.limits import FetchLimits
-from evengine.inbound import ArrivalLimits, Inbound
+from evengine.blockstore import BlockStore
+from evengine.inbound import Inbound
 from evengine.iteration import Finished, IterationThread, sample_of
+from evengine.limits import LoopLimits
+from evengine.order import PrefillOrder
 from evengine.outbound import Outbound
 from evengine.outlet import Counters, Outlet
 from evengine.pool.copier import Copier
 from evengine.ports import Batch, Clock, Executor, Sampled, Transfer
-from evengine.push import PushLimits
 from evengine.request import Sequence, Stage, StopText, seeded
 from evengine.roster import Roster, load_of
 from evengine.traffic import Traffic
 from evengine.wake import Wake
 
 REMEMBERED_HANDOVERS = 4096
-
-
-class LoopLimits(msgspec.Struct, frozen=True):
-    """chunk_tokens: prompt tokens in one iteration. max_running: decodes in one batch.
-    max_waiting: requests that may queue here. keep: L1 to L2; fetch: L2 and peers to L1."""
-
-    chunk_tokens: int = 512
-    max_running: int = 64
-    max_waiting: int = 1024
-    push: PushLimits = PushLimits()
-    arrival: ArrivalLimits = ArrivalLimits()
-    keep: KeepLimits = KeepLimits()
-    fetch: FetchLimits = FetchLimits()
 
 
 class Loop:
@@ -97,6 +82,9 @@ class Loop:
         self._eos_ids = eos_ids
         self._decode_text = decode_text
         self._limits = limits
+        self._order = PrefillOrder(
+            store, shortest_first=limits.shortest_first, ageing=limits.prefill_ageing
+        )
         self.run_s = 0.0
         """Wall seconds of iterations so far."""
         self._roster = Roster()
@@ -230,9 +218,8 @@ class Loop:
     def _start_iteration(self) -> None:
         self._grow_decodes()
         chunk_tokens = self._limits.chunk_tokens
-        prefills = schedule.choose_prefills(
-            self._roster.prefilling, self._store, chunk_tokens, self.traffic.may_run
-        )
+        order = self._order.arranged(self._roster.prefilling)
+        prefills = schedule.choose_prefills(order, self._store, chunk_tokens, self.traffic.may_run)
         decoding = [s for s in self._roster.decoding if not s.blocks_needed(len(s.tokens))]
         prefills, decoding = self._turns.choose(prefills, decoding)
         for seq in prefills:
@@ -248,6 +235,7 @@ class Loop:
         self._computing = frozenset()
         assert finished.sampled is not None, "an iteration without result has raised"
         sample = sample_of(finished, self._store.take_restored_tokens())
+        self._order.observe(sample)
         self.counters["iterations"] += 1
         self.counters["prefill_tokens"] += sample.prefill_tokens
         self.counters["decode_tokens"] += sample.decode_requests
@@ -262,12 +250,12 @@ class Loop:
             self._finish(seq, FinishReason.ERROR, "the request waited past its deadline")
 
     def _admit(self) -> None:
-        """Give waiting requests, first come first served, the blocks of their prompt."""
+        """Give waiting requests, in their order, the blocks of their prompt."""
         roster = self._roster
-        if self._blocked is not None and self._blocked[0] is not next(iter(roster.waiting), None):
-            self._blocked = None  # it was cancelled, recalled, or has expired
-        while roster.waiting and roster.running < self._limits.max_running:
-            seq = roster.waiting[0]
+        seq = self._order.first(roster.waiting)
+        if self._blocked is not None and self._blocked[0] is not seq:
+            self._blocked = None  # it was cancelled, recalled, overtaken, or has expired
+        while seq is not None and roster.running < self._limits.max_running:
             if self._blocked == (seq, self._store.l1.available_blocks):
                 return  # nothing was freed since it last did not fit
             if not self._store.take_prefix(seq, headroom_blocks=len(roster.decoding)):
@@ -276,6 +264,7 @@ class Loop:
             self._blocked = None
             roster.move(seq, Stage.PREFILL)
             self.traffic.admitted(seq)
+            seq = self._order.first(roster.waiting)
 
     def _begin(self, seq: Sequence) -> None:
         """A prompt's first chunk is about to run: say so, and reserve room at the decode node

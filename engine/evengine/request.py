@@ -76,6 +76,8 @@ class Sequence:
         """Whether its first chunk has run (again, after a preemption)."""
         self.intake: Intake | None = None
         """KV that is on its way into its slots; it does not run before that is over."""
+        self.expected_tokens: int | None = None
+        """Tokens that are neither cached nor to be fetched, once somebody looked."""
         self.looked_up = False
         self.slots_in_use = 0
         """Blocks that are being copied out of its slots or into them."""
@@ -144,6 +146,7 @@ class Sequence:
         """The slots are gone: prompt and output are to be computed again (preemption)."""
         self.slots = []
         self.computed = self.published = 0
+        self.expected_tokens = None
         self.begun = False
 
 

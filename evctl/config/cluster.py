@@ -161,6 +161,25 @@ class ClusterConfig(_Strict):
         default=True,
         description="decode time depends on the tokens of context too, beside the paper's terms",
     )
+    routing: Literal["predicted", "cache-aware", "session", "round-robin"] = Field(
+        default="predicted",
+        description="who chooses a request's nodes; all but the first are to compare with",
+    )
+    shortest_first: bool = Field(
+        default=False, description="compute the prompt with the least left to compute first"
+    )
+    prefill_ageing: float = Field(
+        default=0.1,
+        gt=0,
+        le=1000,
+        description="with shortest_first: seconds of work that weigh as much as one of waiting",
+    )
+    append_tokens: int = Field(
+        default=0,
+        ge=0,
+        description="most new tokens that a decode node with the rest of the prompt may compute"
+        " itself; 0: none",
+    )
     prefix_cache: bool = Field(
         default=True, description="reuse KV of equal prefixes; off to compare with"
     )
@@ -274,6 +293,9 @@ def _value_mistakes(config: ClusterConfig) -> list[Mistake]:
     if kept > max(2, len(config.nodes)):
         what = f"{kept} nodes are to stay in a phase, there are {len(config.nodes)}"
         wrong("planner", what, "lower least_prefill or least_decode")
+    if config.append_tokens and config.routing != "predicted":
+        what = f"routing {config.routing} has no times to compare appending with"
+        wrong("append_tokens", what, "give 0, or leave it out")
     if config.node_lost_after_s <= config.node_late_after_s:
         wrong("node_lost_after_s", "a node must be late before it is lost", "give a larger number")
     for key, tenant in config.api_keys.items():

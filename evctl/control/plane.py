@@ -333,6 +333,10 @@ class ControlPlane:
             fetch_ahead=settings.fetch_ahead,
             warm_up_s=settings.warm_up_s,
             planner=settings.planner,
+            routing=settings.routing,
+            shortest_first=settings.shortest_first,
+            prefill_ageing=settings.prefill_ageing,
+            append_tokens=settings.append_tokens,
             directory=DirectoryConfig(suspect_after_s=settings.suspect_after_s),
         )
         held = self.directory.held_roles()

@@ -35,6 +35,10 @@ class ControlSettings(msgspec.Struct, frozen=True):
     warm_up_s: float = 0.0
     watch_drift: bool = True
     decode_context: bool = True
+    routing: str = "predicted"
+    shortest_first: bool = False
+    prefill_ageing: float = 0.1
+    append_tokens: int = 0
     listen_host: str = "127.0.0.1"
 
 

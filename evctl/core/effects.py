@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from evctl.core.kv import FetchPiece
@@ -13,14 +15,31 @@ class Effect(msgspec.Struct, frozen=True, tag_field="t"):
     """Base of all effects; the class name is the tag."""
 
 
+class Prediction(msgspec.Struct, frozen=True):
+    """What the router expects of a request on the nodes that it chose (Eq. 7, without the price
+    of blocks that must make room): seconds from its dispatch.
+
+    wait_s: until what is ahead of it is computed. service_s: of its own prompt. fetch_s: until
+    what peers hold of it has come, 0 for nothing. ttft_s: to its first token, where a fetch costs
+    only what is left of it after the wait.
+    """
+
+    ttft_s: float
+    wait_s: float
+    service_s: float
+    fetch_s: float
+
+
 class Dispatch(Effect, frozen=True, tag=True):
     """Send a request to its prefill node, to be decoded on the other (which may be the same).
-    fetch: blocks of its prompt that the prefill node lacks and peers hold in L2, in order."""
+    fetch: blocks of its prompt that the prefill node lacks and peers hold in L2, in order.
+    predicted: what is expected of it there."""
 
     request_id: str
     prefill_node: str
     decode_node: str
     fetch: tuple[FetchPiece, ...] = ()
+    predicted: Prediction | None = None
 
 
 class Recall(Effect, frozen=True, tag=True):
@@ -138,9 +157,37 @@ AnyEffect = (
 )
 
 
-class Explanation(msgspec.Struct, frozen=True):
-    """Why something was decided: subject ("request r1"), choice, and each candidate's terms."""
+Terms = dict[str, dict[str, float]]
 
-    subject: str
-    decision: str
-    terms: dict[str, dict[str, float]]
+
+class Explanation:
+    """Why something was decided: subject ("request r1"), choice, and each candidate's terms.
+
+    terms may be given as a function, called when somebody reads them: most are never read, and
+    thousands are kept.
+    """
+
+    __slots__ = ("_terms", "decision", "subject")
+
+    def __init__(self, subject: str, decision: str, terms: Terms | Callable[[], Terms]) -> None:
+        self.subject = subject
+        self.decision = decision
+        self._terms = terms
+
+    @property
+    def terms(self) -> Terms:
+        if not isinstance(self._terms, dict):
+            self._terms = self._terms()
+        return self._terms
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Explanation):
+            return NotImplemented
+        mine = self.subject, self.decision, self.terms
+        return mine == (other.subject, other.decision, other.terms)
+
+    def __hash__(self) -> int:
+        return hash((self.subject, self.decision))
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.subject!r}, {self.decision!r}, {self.terms!r})"

@@ -14,11 +14,12 @@ from itertools import takewhile
 from evctl.core.effects import Explanation, FetchAhead
 from evctl.core.events import FetchAheadEnded
 from evctl.core.split import Phase
-from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
+from evctl.policy.candidates import candidates, known
+from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord
 from evctl.policy.directory import Match, Piece
-from evctl.policy.fetches import lacking, peers_of, plan, room, size
+from evctl.policy.fetches import lacking, plan, room, size
 from evctl.policy.pauses import EXPIRES_S, Ahead, BranchKey, Pause
-from evctl.policy.router import candidates, held_blocks
+from evctl.policy.terms import held_blocks
 
 MOST_PAUSE_S = 1e9
 """Longer ones are never; the gateway's bound is lower."""
@@ -136,7 +137,7 @@ def _look_after(
 
 def _target(state: ClusterState, match: Match, now_s: float) -> NodeRecord | None:
     """Where the branch will most likely be prefilled: the node with the longest prefix."""
-    peers = peers_of(state, now_s)
+    peers = known(state, now_s).peers
     fitting = [node for node in candidates(state, Phase.PREFILL, now_s) if node.name in peers]
     return min(
         fitting, key=lambda node: (-match.coverage.get(node.name, 0), node.name), default=None
@@ -147,15 +148,14 @@ def _wanted(
     state: ClusterState, key: BranchKey, target: NodeRecord, match: Match, now_s: float
 ) -> list[Piece]:
     held = held_blocks(match, target.name)
-    peers = peers_of(state, now_s)
+    peers = known(state, now_s).peers
     pieces = state.directory.context_lenders(*key, held)
     return lacking(((low, high, who & peers) for low, high, who in pieces), target.name, held)
 
 
 def _behind(state: ClusterState, target: NodeRecord) -> int:
     """Blocks that the node fetches already."""
-    waiting = (r for r in state.prefills_of(target) if r.stage is Stage.WAITING)
-    return sum(r.fetch_blocks for r in waiting) + state.ahead.blocks_to(target.name)
+    return target.load.fetch_blocks + state.ahead.blocks_to(target.name)
 
 
 def _allowed(state: ClusterState, target: NodeRecord) -> int:

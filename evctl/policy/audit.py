@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from evctl.policy import directory
-from evctl.policy.cluster import ClusterState, RequestRecord, Stage
+from evctl.core.split import Phase
+from evctl.policy import directory, standing
+from evctl.policy.candidates import takes
+from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.planner.meter import STAGES
+from evctl.policy.standing import standing_of
 
 
 def check(state: ClusterState) -> list[str]:
@@ -17,6 +20,7 @@ def check(state: ClusterState) -> list[str]:
         if meant != set(node.requests):
             odd = ", ".join(sorted(meant ^ set(node.requests)))
             problems.append(f"{node.name}'s list and its requests differ in {odd}")
+        problems.extend(_check_load(state, node))
         if node.late and not node.alive:
             problems.append(f"{node.name} is late and lost")
     waiting = sum(r.stage is Stage.WAITING for r in state.requests.values())
@@ -36,7 +40,61 @@ def check(state: ClusterState) -> list[str]:
     for ticket, ahead in state.ahead.tickets.items():
         if ahead.node not in state.nodes or not state.nodes[ahead.node].alive:
             problems.append(f"fetch ahead {ticket} is for {ahead.node}, which is not alive")
-    return problems + state.ahead.check() + _check_directory(state)
+    return problems + state.ahead.check() + _check_candidates(state) + _check_directory(state)
+
+
+def _check_load(state: ClusterState, node: NodeRecord) -> list[str]:
+    """The sums of a node, from its requests alone."""
+    here = [r for r in state.requests.values() if node.name in _at(r)]
+    prompts = [r for r in here if r.prefill_node == node.name and r.awaits_prefill]
+    waiting = [r for r in prompts if r.stage is Stage.WAITING]
+    running = [r for r in prompts if r.stage is Stage.PREFILL]
+    expected = {
+        "waiting": sum(r.uncached_tokens > 0 for r in waiting),
+        "waiting_tokens": sum(r.uncached_tokens for r in waiting),
+        "waiting_pairs": sum(_pairs(r, r.uncached_tokens) for r in waiting),
+        "waiting_restored": sum(r.restored_tokens for r in waiting),
+        "fetch_blocks": sum(r.fetch_blocks for r in waiting),
+        "running": sum(r.remaining_tokens > 0 for r in running),
+        "running_tokens": sum(r.remaining_tokens for r in running),
+        "running_pairs": sum(_pairs(r, r.remaining_tokens) for r in running),
+        "decodes": sum(r.decode_node == node.name for r in here),
+        "decoding": sum(r.decode_node == node.name and r.stage is Stage.DECODE for r in here),
+        "meant_blocks": sum(-(-r.prompt_tokens // node.block_tokens) for r in here),
+    }
+    problems = [
+        f"{node.name}'s {name} is kept as {getattr(node.load, name)} and is {value}"
+        for name, value in expected.items()
+        if getattr(node.load, name) != value
+    ]
+    kept = node.standing
+    if kept is not None and standing_of(state, node) is kept:
+        fresh = standing.make(state, node)
+        if fresh != kept:
+            problems.append(f"{node.name} stands as {kept}, not as {fresh}")
+    if {r.request_id for r in prompts} != set(node.load.prefills):
+        problems.append(f"{node.name}'s prompts are not those that it has to compute")
+    return problems
+
+
+def _pairs(record: RequestRecord, tokens: int) -> int:
+    """Each new token looks at all before it and at itself."""
+    first = record.prompt_tokens - tokens
+    return (first + 1 + record.prompt_tokens) * tokens // 2
+
+
+def _check_candidates(state: ClusterState) -> list[str]:
+    """Who is kept as able to get work is who would be found; times of it are another matter."""
+    kept = state.eligible
+    if kept is None:
+        return []
+    alive = [n for n in state.nodes.values() if n.alive]
+    usable = [n for n in alive if n.name not in kept.late] or alive
+    for phase, nodes in ((Phase.PREFILL, kept.prefill), (Phase.DECODE, kept.decode)):
+        expected = [n for n in usable if takes(n, phase)] or usable
+        if [n.name for n in nodes] != [n.name for n in expected]:
+            return [f"candidates of phase {phase} were found before a node changed"]
+    return []
 
 
 def _check_request(state: ClusterState, record: RequestRecord) -> list[str]:

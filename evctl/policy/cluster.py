@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from evctl.core.costs import Coefficients
 from evctl.core.errors import UsageError
-from evctl.core.events import NodeReport
+from evctl.core.events import IterationSample, NodeReport
 from evctl.core.split import Phase, Role, Split, parse_split
 from evctl.policy.directory import Directory, DirectoryConfig
 from evctl.policy.links import FetchPrior, FetchSpeed
+from evctl.policy.loads import NodeLoad, Share, shares_of
 from evctl.policy.mix import Mix
 from evctl.policy.pauses import FetchAheads
 from evctl.policy.planner import Planner, PlannerConfig
-from evctl.policy.speed import PrefillSpeed, pooled_token_s
+from evctl.policy.speed import DecodePace, PrefillSpeed, pooled_token_s
+
+if TYPE_CHECKING:
+    from evctl.policy.candidates import Candidates
+
+DEFAULT_AGEING = 0.1
+"""Of PolicyConfig.prefill_ageing, from the sketch in evctl/bench/router/ageing.py."""
+
+ROUTING_NAMES = ("predicted", "cache-aware", "session", "round-robin")
+"""Rules of policy/router.py."""
+OUTPUT_WEIGHT = 0.05
+"""Of one more request in the mean output: about the last 20 count."""
 
 
 class PolicyConfig(msgspec.Struct, frozen=True):
@@ -30,6 +43,10 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     fetch_ahead_lead_s before, at most fetch_ahead_blocks at a time over the cluster.
     warm_up_s: how long a node without coefficients works for both phases, in turns, from its first
     iteration on, so that its model can be fitted; 0: never.
+    routing: whose rule chooses nodes, one of ROUTING_NAMES. shortest_first: engines
+    compute the shortest remaining prefill first (plus), where prefill_ageing seconds of work weigh
+    as much as a second of waiting. append_tokens: most new tokens that may run on a decode node
+    that holds the rest (plus); 0: never.
     """
 
     nodes: tuple[str, ...]
@@ -44,6 +61,10 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     fetch_ahead_blocks: int = 1024
     fetch_ahead_lead_s: float = 1.0
     warm_up_s: float = 0.0
+    routing: str = "predicted"
+    shortest_first: bool = False
+    prefill_ageing: float = DEFAULT_AGEING
+    append_tokens: int = 0
     directory: DirectoryConfig = DirectoryConfig()
     roles: dict[str, str] = {}
     generation: int = 0
@@ -69,8 +90,10 @@ class RequestRecord(msgspec.Struct):
     not computed yet. tried: nodes that refused it. recalling: a Recall is under way.
     fetch_blocks: of its prompt, asked from peers and not there yet, as far as is known;
     fetch_behind_blocks: those of others at its node when they were asked for. resume_s: how long
-    its branch will pause afterwards, if its client said so. restored_tokens: of its prompt, that
-    came from host memory, its node's own or a peer's.
+    its branch will pause afterwards, if its client said so. session: what a fixed session goes
+    by. restored_tokens: of its prompt, that come from host memory, its node's own or a peer's.
+    appended: its decode node prefills it, behind the prefix that it holds already. shares: what it
+    adds to loads of nodes.
     """
 
     request_id: str
@@ -91,7 +114,10 @@ class RequestRecord(msgspec.Struct):
     fetch_blocks: int = 0
     fetch_behind_blocks: int = 0
     resume_s: float | None = None
+    session: str = ""
     restored_tokens: int = 0
+    appended: bool = False
+    shares: tuple[tuple[NodeRecord, Share], ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -100,6 +126,14 @@ class RequestRecord(msgspec.Struct):
         if self.stage is Stage.DECODE or self.prefill_node == self.decode_node:
             return (self.decode_node,)
         return (self.prefill_node, self.decode_node)
+
+    @property
+    def waits(self) -> bool:
+        return self.stage is Stage.WAITING
+
+    @property
+    def decodes_now(self) -> bool:
+        return self.stage is Stage.DECODE
 
     @property
     def awaits_prefill(self) -> bool:
@@ -116,7 +150,8 @@ class NodeRecord(msgspec.Struct):
     come from (PlanDecision.model). tokens_per_iteration: new tokens of a prefill iteration when it
     is busy (m of section 4), 0 while unknown; restored_share: of cached tokens, those that come
     from host memory; mix: what both are measured by. warming: it takes work of both phases, since
-    warm_since_s (None until its first iteration).
+    warm_since_s (None until its first iteration). load: sums over its requests. standing: what
+    policy/standing.py made of it, None once it has changed.
     """
 
     name: str
@@ -142,6 +177,9 @@ class NodeRecord(msgspec.Struct):
     mix: Mix = msgspec.field(default_factory=Mix)
     warming: bool = False
     warm_since_s: float | None = None
+    load: NodeLoad = msgspec.field(default_factory=NodeLoad)
+    pace: DecodePace = msgspec.field(default_factory=DecodePace)
+    standing: Any = None
 
     @property
     def life(self) -> str:
@@ -166,7 +204,14 @@ class ClusterState:
     """Everything that decisions depend on. Owned by one caller, who passes it to step()."""
 
     def __init__(self, config: PolicyConfig) -> None:
-        """Raises UsageError when the split is not one of that many nodes."""
+        """Raises UsageError when the split is not one of that many nodes, or nobody routes so."""
+        if config.routing not in ROUTING_NAMES:
+            raise UsageError(
+                what=f"there is no routing {config.routing!r}",
+                why=f"it is one of {', '.join(ROUTING_NAMES)}",
+                next_step="correct `routing` of the cluster",
+                code="EV-1109",
+            )
         self.config = config
         self.generation = config.generation
         self.mode = config.mode
@@ -184,6 +229,14 @@ class ClusterState:
         self.planner = Planner(config.planner, fresh=not config.generation)
         self.waiting = 0
         """Requests in stage WAITING; check() recounts it."""
+        self._pooled_token_s: float | None = None
+        """What a node without evidence is taken for, until the next evidence."""
+        self.eligible: Candidates | None = None
+        """Who may get work, while it is known; see policy/candidates.py."""
+        self.turns = dict.fromkeys(Phase, 0)
+        """Requests that round robin has placed."""
+        self.output_tokens = 0.0
+        """Mean output of recent requests; 0 before the first."""
         self.uncovered: tuple[Phase, ...] | None = None
         """Phases that no alive node has as its role, so that others serve them. None until the
         cluster was whole once."""
@@ -206,13 +259,46 @@ class ClusterState:
 
     def prefills_of(self, node: NodeRecord) -> list[RequestRecord]:
         """Requests whose prompt it still has to compute, running ones included."""
-        return [
-            r for r in self.requests_of(node) if r.prefill_node == node.name and r.awaits_prefill
-        ]
+        return list(node.load.prefills.values())
 
     def decodes_of(self, node: NodeRecord) -> list[RequestRecord]:
         """Requests that it decodes, or will."""
         return [r for r in self.requests_of(node) if r.decode_node == node.name]
+
+    def count(self, record: RequestRecord) -> None:
+        """Bring the loads of its nodes up to date with a request that is on them."""
+        for node, share in record.shares:
+            node.standing = None
+            node.load.add(share, -1)
+        record.shares = shares_of(self.nodes, record)
+        for node, share in record.shares:
+            node.standing = None
+            node.load.add(share, 1)
+            if node.name != record.prefill_node:
+                continue
+            if record.awaits_prefill:  # in its old place, if it has one
+                node.load.prefills[record.request_id] = record
+            else:
+                node.load.prefills.pop(record.request_id, None)
+
+    def recount(self, record: RequestRecord) -> None:
+        """The same, for one that has changed; nothing for one that is on no node."""
+        if record.shares:
+            self.count(record)
+
+    def uncount(self, record: RequestRecord) -> None:
+        """The request is on no node (any more)."""
+        for node, share in record.shares:
+            node.standing = None
+            node.load.add(share, -1)
+            node.load.prefills.pop(record.request_id, None)
+        record.shares = ()
+
+    def nodes_changed(self) -> None:
+        """A node came, went, or has another role: who may get work is to be found again."""
+        self.eligible = None
+        for node in self.nodes.values():
+            node.standing = None
 
     def running_on(self, node: NodeRecord) -> int:
         """Requests that have begun and are there now: what a change of role must wait for."""
@@ -227,19 +313,53 @@ class ClusterState:
         prior = self.config.prior_token_s
         if node.speed.tokens:
             return node.speed.token_s(prior)
-        return pooled_token_s([n.speed for n in self.nodes.values()], prior)
+        if self._pooled_token_s is None:
+            self._pooled_token_s = pooled_token_s([n.speed for n in self.nodes.values()], prior)
+        return self._pooled_token_s
+
+    def observe_iteration(self, node: NodeRecord, sample: IterationSample) -> None:
+        """Learn the node's speed."""
+        node.speed.observe(sample)
+        node.pace.observe(sample)
+        self._pooled_token_s = None
 
     def prefill_s(
         self, node: NodeRecord, uncached_tokens: float, pairs: float, restored_tokens: float = 0.0
     ) -> float:
         """Seconds of that node for a prompt (t_P of section 4): of its share of iterations' fixed
         cost, its new tokens, their query-key pairs, and what is restored from host memory."""
+        each_s, token_s, pair_s, restored_s = self.prefill_rates(node)
+        return (
+            each_s * min(1.0, uncached_tokens)
+            + token_s * uncached_tokens
+            + pair_s * pairs
+            + restored_s * restored_tokens
+        )
+
+    def prefill_rates(self, node: NodeRecord) -> tuple[float, float, float, float]:
+        """Seconds a prompt, a new token, a query-key pair, a restored token: t_P is linear in
+        them, so that sums over a queue are as good as its requests. An iteration's fixed cost is
+        shared by its tokens; while their number is unknown, each prompt has one of its own."""
         model = node.coefficients
         if model is None:
-            return self.token_s(node) * uncached_tokens
-        iterations = uncached_tokens / (node.tokens_per_iteration or max(1.0, uncached_tokens))
-        own_s = model.prefill_s(uncached_tokens, pairs, restored_tokens) - model.c0_s
-        return iterations * model.c0_s + own_s
+            return 0.0, self.token_s(node), 0.0, 0.0
+        tokens = node.tokens_per_iteration
+        if tokens:
+            return 0.0, model.c1_s + model.c0_s / tokens, model.c2_s, model.c3_s
+        return model.c0_s, model.c1_s, model.c2_s, model.c3_s
+
+    def decode_s(self, node: NodeRecord) -> float:
+        """Seconds of a decode iteration of all that the node decodes now; 0 for none."""
+        if not node.load.decoding:
+            return 0.0
+        model = node.coefficients
+        return model.decode_s(node.load.decoding) if model else node.pace.iteration_s
+
+    def observe_output(self, tokens: int) -> None:
+        """Learn how long outputs are."""
+        if tokens > 0:
+            before = self.output_tokens or tokens
+            self.output_tokens = before + OUTPUT_WEIGHT * (tokens - before)
 
     def fetch_s(self, node: NodeRecord, blocks: int) -> float:
         """Seconds until the node has so many blocks of peers, what it fetches already included."""

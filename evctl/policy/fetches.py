@@ -25,16 +25,6 @@ def usable_blocks(node: NodeRecord, record: RequestRecord) -> int:
     return min((record.prompt_tokens - 1) // node.block_tokens, len(record.keys) // 16)
 
 
-def peers_of(state: ClusterState, now_s: float) -> frozenset[str]:
-    """Nodes that others may fetch from."""
-    late_after_s = state.config.node_late_after_s
-    return frozenset(
-        node.name
-        for node in state.nodes.values()
-        if node.alive and node.l2_blocks and now_s < node.seen_s + late_after_s
-    )
-
-
 def lacking(pieces: Iterable[Piece], node: str, held: int) -> list[Piece]:
     """What the node lacks behind its `held` leading blocks, and who has it, up to the first
     block that neither it nor a peer has: what follows that must be computed.
@@ -58,15 +48,21 @@ def size(pieces: Iterable[Piece]) -> int:
     return sum(end - start for start, end, _ in pieces)
 
 
-def reach(pieces: Iterable[Piece], held: int) -> int:
-    """Leading blocks that a node can have, its own `held` included."""
+def extent(pieces: Iterable[Piece], node: str, held: int) -> tuple[int, int]:
+    """Blocks that the node lacks and peers have, as `lacking` tells, and the leading blocks that
+    it has then, its own `held` included."""
+    blocks = 0
     for start, end, nodes in pieces:
         if end <= held:
             continue
         if not nodes:
-            return max(start, held)
+            break
+        if start < held:
+            start = held
+        if node not in nodes:
+            blocks += end - start
         held = end
-    return held
+    return blocks, held
 
 
 def plan(state: ClusterState, wanted: Iterable[Piece]) -> tuple[FetchPiece, ...]:

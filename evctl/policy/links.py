@@ -20,6 +20,8 @@ class FetchSpeed(msgspec.Struct):
     seconds: float = 0.0
     blocks_squared: float = 0.0
     products: float = 0.0
+    line: tuple[float, float, float] | None = None
+    """What `fitted` found, until the next fetch."""
 
     def observe(self, blocks: int, fetch_s: float) -> None:
         """Learn from a fetch; one of no block, or that took no time, says nothing."""
@@ -30,11 +32,17 @@ class FetchSpeed(msgspec.Struct):
         self.seconds = self.seconds * DECAY + fetch_s
         self.blocks_squared = self.blocks_squared * DECAY + blocks * blocks
         self.products = self.products * DECAY + blocks * fetch_s
+        self.line = None
 
     def fetch_s(self, blocks: int, prior: FetchPrior) -> float:
         """Seconds for so many blocks, those that it must queue behind included; 0 for none."""
         if blocks < 1:
             return 0.0
+        mean_s, block_s, mean_blocks = self.line or self.fitted(prior)
+        return mean_s + block_s * (blocks - mean_blocks)
+
+    def fitted(self, prior: FetchPrior) -> tuple[float, float, float]:
+        """Mean seconds, seconds a block, mean blocks; the prior is always the same."""
         far_s = prior.latency_s + PRIOR_BLOCKS * prior.block_s
         weight = self.weight + 2.0
         mean_blocks = (self.blocks + PRIOR_BLOCKS) / weight
@@ -43,7 +51,8 @@ class FetchSpeed(msgspec.Struct):
         shared = (self.products + PRIOR_BLOCKS * far_s) / weight - mean_blocks * mean_s
         # Neither a block nor the way to it takes less than no time.
         block_s = min(max(0.0, shared / spread), mean_s / mean_blocks)
-        return mean_s + block_s * (blocks - mean_blocks)
+        self.line = mean_s, block_s, mean_blocks
+        return self.line
 
 
 class FetchPrior(msgspec.Struct, frozen=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from evctl.core.effects import Cancel, SetRole
 from evctl.core.events import CoefficientsFitted, NodeJoined, NodeLost, NodeReport, Tick
 from evctl.core.split import Role
-from evctl.policy import ahead, warmup
+from evctl.policy import ahead, candidates, warmup
+from evctl.policy.candidates import is_late, late_at_s
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
-from evctl.policy.router import is_late, late_at_s
 from evctl.policy.turn import Turn
 
 
@@ -22,6 +22,7 @@ def on_joined(turn: Turn, event: NodeJoined) -> None:
     if node.alive:
         again = "it restarted" if node.boot_id != event.boot_id else "its connection broke"
         _lose(turn, node, again)
+    state.nodes_changed()
     node.alive, node.late = True, False
     node.boot_id = event.boot_id
     node.joins += 1
@@ -43,7 +44,7 @@ def on_report(turn: Turn, event: NodeReport) -> None:
     if node is None or not is_present(node, event.boot_id):
         turn.state.tallies.ignored += 1
         return
-    node.report = event
+    node.report, node.standing = event, None
     heard(turn, node)
 
 
@@ -84,6 +85,7 @@ def on_tick(turn: Turn, _: Tick) -> None:
 
 def heard(turn: Turn, node: NodeRecord) -> None:
     """A sign of life."""
+    candidates.heard(turn.state, node)
     node.seen_s = turn.now_s
     if node.late:
         node.late = False
@@ -114,6 +116,7 @@ def _lose(turn: Turn, node: NodeRecord, reason: str) -> None:
     it only was to decode stay where they are prefilled, as their engine does too once it hears
     that its peer is gone."""
     state = turn.state
+    state.nodes_changed()
     node.alive = node.late = False
     node.report = None
     state.directory.node_lost(node.name, node.life)

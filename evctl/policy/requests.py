@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evctl.core.blocks import KEY_BYTES
+from evctl.core.branches import BranchSignal
 from evctl.core.effects import Cancel, Reject
 from evctl.core.events import (
     DispatchFailed,
@@ -21,6 +22,7 @@ from evctl.core.split import Phase
 from evctl.core.workload import attention_pairs
 from evctl.policy import ahead, warmup
 from evctl.policy.cluster import NodeRecord, RequestRecord, Stage
+from evctl.policy.order import in_order
 from evctl.policy.router import can_serve, retry_after_s
 from evctl.policy.turn import Turn
 
@@ -48,6 +50,7 @@ def on_arrived(turn: Turn, event: RequestArrived) -> None:
         branch=event.branch.branch if event.branch else "",
         root_key=event.root_key,
         resume_s=event.branch.expect_resume_s if event.branch else None,
+        session=_session(event.branch),
     )
     state.requests[record.request_id] = record
     match = state.directory.arrive(
@@ -90,11 +93,13 @@ def on_prefill_started(turn: Turn, node: NodeRecord, fact: PrefillStarted) -> No
     record = known(turn, node, fact.request_id)
     if record is None or not record.awaits_prefill or record.prefill_node != node.name:
         return
-    record.uncached_tokens = record.remaining_tokens = fact.uncached_tokens
+    uncached = min(max(0, fact.uncached_tokens), record.prompt_tokens)
+    record.uncached_tokens = record.remaining_tokens = uncached
     node.mix.began(fact.cached_tokens)
     if record.stage is Stage.WAITING:
         _measure(turn, node, record, fact)
     turn.set_stage(record, Stage.PREFILL)
+    turn.state.recount(record)  # it may have been in that stage
 
 
 def on_fetch_ended(turn: Turn, node: NodeRecord, fact: FetchEnded) -> None:
@@ -105,6 +110,7 @@ def on_fetch_ended(turn: Turn, node: NodeRecord, fact: FetchEnded) -> None:
         return
     found_blocks = fact.own_blocks + sum(source.blocks for source in fact.peers)
     record.restored_tokens = found_blocks * node.block_tokens
+    turn.state.recount(record)
     if not record.fetch_blocks:  # it looked in its own L2 only, or this comes twice
         return
     fetched = sum(source.blocks for source in fact.peers)
@@ -114,6 +120,7 @@ def on_fetch_ended(turn: Turn, node: NodeRecord, fact: FetchEnded) -> None:
     missed_tokens = max(0, fact.missed_blocks) * node.block_tokens
     uncached = min(record.uncached_tokens + missed_tokens, record.prompt_tokens)
     record.uncached_tokens = record.remaining_tokens = uncached
+    turn.state.recount(record)
 
 
 def on_first_token(turn: Turn, node: NodeRecord, fact: FirstToken) -> None:
@@ -161,6 +168,7 @@ def on_done(turn: Turn, node: NodeRecord, fact: RequestDone) -> None:
     record = known(turn, node, fact.request_id)
     if record is None:
         return
+    turn.state.observe_output(fact.output_tokens)
     ended_well = fact.reason not in (FinishReason.ERROR, FinishReason.CANCELLED)
     turn.end(record, completed=ended_well)
     tallies = turn.state.tallies
@@ -175,29 +183,31 @@ def on_done(turn: Turn, node: NodeRecord, fact: RequestDone) -> None:
 
 
 def on_sample(turn: Turn, node: NodeRecord, fact: IterationSample) -> None:
-    """Learn the node's speed; running prefills advance in the order they began, as engines
-    compute them."""
-    node.speed.observe(fact)
+    """Learn the node's speed; running prefills advance in the order in which engines compute
+    them."""
+    turn.state.observe_iteration(node, fact)
     turn.state.planner.meter.iterated(fact.prefill_tokens)
     warmup.on_sample(turn, node)
-    more_waits = bool(fact.prefill_tokens) and _advance(turn, node, fact.prefill_tokens)
+    _advance(turn, node, fact.prefill_tokens)
+    more_waits = bool(fact.prefill_tokens and (node.load.running or node.load.waiting))
     node.mix.observe(fact, more_waits=more_waits)
     node.tokens_per_iteration = node.mix.tokens_per_iteration
     node.restored_share = node.mix.restored_share
 
 
-def _advance(turn: Turn, node: NodeRecord, tokens: int) -> bool:
-    """So many prompt tokens were computed. Whether more are left to compute there."""
-    left, more = tokens, False
-    for record in turn.state.prefills_of(node):
-        if record.stage is Stage.PREFILL:
+def _advance(turn: Turn, node: NodeRecord, tokens: int) -> None:
+    """So many prompt tokens were computed."""
+    left = tokens
+    if left <= 0:
+        return
+    for record in in_order(turn.state, node):
+        if record.stage is Stage.PREFILL and record.remaining_tokens:
             taken = min(left, record.remaining_tokens)
             record.remaining_tokens -= taken
+            turn.state.recount(record)
             left -= taken
-        more = more or record.remaining_tokens > 0
-        if more and left <= 0:
-            break
-    return more
+            if not left:
+                return
 
 
 def _measure(turn: Turn, node: NodeRecord, record: RequestRecord, fact: PrefillStarted) -> None:
@@ -220,6 +230,11 @@ def known(turn: Turn, node: NodeRecord, request_id: str) -> RequestRecord | None
         turn.state.tallies.ignored += 1
         return None
     return record
+
+
+def _session(signal: BranchSignal | None) -> str:
+    """What its client calls the session, else the branch; "" for neither."""
+    return (signal.session or signal.branch) if signal is not None else ""
 
 
 def _reject(turn: Turn, request_id: str, reason: str) -> None:

@@ -35,3 +35,22 @@ def pooled_token_s(speeds: list[PrefillSpeed], prior_token_s: float) -> float:
     """What a node without evidence is taken for: the mean of those that have some."""
     pooled = PrefillSpeed(sum(s.busy_s for s in speeds), sum(s.tokens for s in speeds))
     return pooled.token_s(prior_token_s)
+
+
+class DecodePace(msgspec.Struct):
+    """Decayed sums over decode-only iterations: what one takes on this node now."""
+
+    busy_s: float = 0.0
+    iterations: float = 0.0
+
+    def observe(self, sample: IterationSample) -> None:
+        """Learn from an iteration that only decoded."""
+        if sample.prefill_tokens or sample.decode_requests < 1 or sample.busy_s <= 0.0:
+            return
+        self.busy_s = self.busy_s * DECAY + sample.busy_s
+        self.iterations = self.iterations * DECAY + 1.0
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds; 0 before the first."""
+        return self.busy_s / self.iterations if self.iterations else 0.0

@@ -132,6 +132,7 @@ def _write(
 
 def _change_role(turn: Turn, node: NodeRecord, role: Role) -> None:
     node.role = role
+    turn.state.nodes_changed()
     turn.do(SetRole(node.name, role.value, turn.state.generation))
     turn.state.directory.role_changed(node.name, role.phase)
     if role is not Role.DECODE:

@@ -54,16 +54,20 @@ class Turn:
         choice = choose(self.state, record, match, self.now_s)
         if choice is None:
             return False
-        record.prefill_node, record.decode_node = choice.prefill_node, choice.decode_node
-        record.uncached_tokens = record.remaining_tokens = choice.uncached_tokens
+        chosen = choice.chosen
+        record.prefill_node, record.decode_node = chosen.node, choice.decode_node
+        record.uncached_tokens = record.remaining_tokens = chosen.uncached_tokens
+        record.restored_tokens, record.appended = chosen.restored_tokens, choice.appended
         self._enter(record, match.coverage.get(record.prefill_node, 0))
         pieces = self._borrow(record, choice.wanted) if choice.wanted else ()
         self.explanations.append(choice.explain(record.request_id, decision))
-        self.do(Dispatch(record.request_id, record.prefill_node, record.decode_node, pieces))
+        nodes = record.prefill_node, record.decode_node
+        self.do(Dispatch(record.request_id, *nodes, pieces, chosen.predicted()))
         return True
 
     def unplace(self, record: RequestRecord) -> None:
         """The request is on no node (any more)."""
+        self.state.uncount(record)
         self.set_stage(record, Stage.DECODE)
         for name in record.nodes:
             self.state.nodes[name].requests.pop(record.request_id, None)
@@ -76,6 +80,7 @@ class Turn:
         """Nothing is fetched for the request (any more): what it leased is free."""
         if record.fetch_blocks:
             record.fetch_blocks = record.fetch_behind_blocks = 0
+            self.state.recount(record)
             self.state.directory.lease_ended(record.request_id, Phase.PREFILL)
 
     def set_stage(self, record: RequestRecord, stage: Stage) -> None:
@@ -95,6 +100,7 @@ class Turn:
             state.directory.release(record.request_id)
         if stage is Stage.DECODE and record.prefill_node != record.decode_node:
             self.prefill_of(record).requests.pop(record.request_id, None)
+        state.recount(record)
 
     def decode_in_place(self, record: RequestRecord) -> None:
         """The decode node will not get it: it stays where it is prefilled."""
@@ -103,6 +109,7 @@ class Turn:
             record.decode_node = record.prefill_node
             self.state.directory.failed(record.request_id, Phase.DECODE)
             self.state.directory.place(record.request_id, Phase.DECODE, record.prefill_node)
+            self.state.recount(record)
 
     def end(self, record: RequestRecord, *, completed: bool = False) -> None:
         """The request is over, however it ended; the caller counts how. completed: its client
@@ -140,6 +147,8 @@ class Turn:
             node.settled_role, settled = node.role, True
             if node.alive:
                 self.notice("info", f"settled as {node.role}", node.name)
+        if settled:
+            self.state.nodes_changed()  # one in warm-up takes work of both phases again
         self.state.planner.watch(self.now_s, unsettled=moving, settled=settled)
         self._watch_phases()
         self.tell(self.state.directory.deltas())
@@ -166,8 +175,8 @@ class Turn:
         if not node.alive:
             return False
         if node.settled_role.phase is Phase.PREFILL:
-            return bool(self.state.prefills_of(node))
-        return bool(self.state.decodes_of(node))
+            return bool(node.load.prefills)
+        return bool(node.load.decodes)
 
     def _watch_phases(self) -> None:
         state = self.state
@@ -189,14 +198,14 @@ class Turn:
         """Plan the fetch of what the prefill node lacks. The blocks are kept at the peers that
         are asked first; the others are for when those fail."""
         state, name = self.state, record.prefill_node
-        waiting = state.prefills_of(state.nodes[name])
-        record.fetch_behind_blocks = sum(r.fetch_blocks for r in waiting)
+        record.fetch_behind_blocks = state.nodes[name].load.fetch_blocks
         pieces = plan(state, wanted)
         for piece in pieces:
             record.fetch_blocks += piece.end - piece.start
             state.directory.lease(
                 record.request_id, Phase.PREFILL, piece.nodes[0], piece.start, piece.end
             )
+        state.recount(record)
         return pieces
 
     def _enter(self, record: RequestRecord, held_blocks: int) -> None:
@@ -208,6 +217,10 @@ class Turn:
         state.planner.meter.entered(record.request_id, self.now_s)
         for name in record.nodes:
             state.nodes[name].requests[record.request_id] = None
-        state.directory.place(record.request_id, Phase.PREFILL, record.prefill_node)
+        state.count(record)
+        if not record.appended:
+            # What a decode node appends, it holds as a decode node: the branch's references for
+            # prefill stay where its next long prompt will look for the KV.
+            state.directory.place(record.request_id, Phase.PREFILL, record.prefill_node)
         state.directory.place(record.request_id, Phase.DECODE, record.decode_node)
         state.directory.promise(record.request_id, record.prefill_node, held_blocks)

@@ -15,6 +15,7 @@ def begin(turn: Turn, node: NodeRecord) -> None:
     node.warm_since_s = None
     node.warming = turn.state.config.warm_up_s > 0.0 and node.coefficients is None
     if node.warming:
+        turn.state.nodes_changed()
         turn.do(WarmUp(node.name, on=True))
 
 
@@ -34,4 +35,5 @@ def end(turn: Turn, node: NodeRecord) -> None:
     """From now on the node works in its role."""
     if node.warming:
         node.warming = False
+        turn.state.nodes_changed()
         turn.do(WarmUp(node.name, on=False))

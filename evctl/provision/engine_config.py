@@ -38,6 +38,8 @@ def engine_config(
             "chunk_tokens": config.chunk_tokens,
             "max_running": config.max_running,
             "max_waiting": max(1024, config.max_queued),
+            "shortest_first": config.shortest_first,
+            "prefill_ageing": config.prefill_ageing,
             "fetch": {"at_start": config.fetch == "at-start"},
         },
     }
@@ -55,6 +57,10 @@ CONTROL_KEYS = (
     "node_late_after_s",
     "node_lost_after_s",
     "fetch_ahead",
+    "routing",
+    "shortest_first",
+    "prefill_ageing",
+    "append_tokens",
     "suspect_after_s",
     "planner",
 )

@@ -67,6 +67,30 @@ def test_silence_is_by_kind_of_branch(tmp_path: Path) -> None:
     assert config.fetch_ahead is False
 
 
+def test_plus_switches_of_routing_are_off_unless_said(tmp_path: Path) -> None:
+    config = load_cluster(written(tmp_path, GOOD)).config
+    found = config.routing, config.shortest_first, config.append_tokens
+    assert found == ("predicted", False, 0)
+    text = "shortest_first: true\nprefill_ageing: 0.5\nappend_tokens: 1024\n"
+    config = load_cluster(written(tmp_path, GOOD + text)).config
+    found = config.shortest_first, config.prefill_ageing, config.append_tokens
+    assert found == (True, 0.5, 1024)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "routing: fastest\n",
+        "prefill_ageing: 0\n",
+        "append_tokens: -1\n",
+        "routing: session\nappend_tokens: 64\n",
+    ],
+)
+def test_routing_that_cannot_be_is_an_error(tmp_path: Path, keys: str) -> None:
+    with pytest.raises(ConfigError):
+        load_cluster(written(tmp_path, GOOD + keys))
+
+
 def test_tenants_are_those_of_the_keys(tmp_path: Path) -> None:
     assert load_cluster(written(tmp_path, GOOD)).config.tenants == ("default",)
     text = GOOD + "api_keys:\n  key-one-1: b\n  key-two-2: a\n  key-three: b\n"

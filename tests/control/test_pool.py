@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -27,8 +28,10 @@ from evctl.core.kv import FetchPiece, FetchSource
 from evctl.core.pool_status import TierOccupancy
 from evctl.policy.planner import PlannerConfig
 from evctl.policy.state import ClusterState, PolicyConfig, StepResult
+from evctl.provision.engine_config import engine_config
 from evctl.serve import plan_of
 from evctl.wire.messages import FetchAhead, InventoryBlock, StartRequest
+from evengine.limits import LoopLimits
 from tests.control.fake_engine import LAYOUT, FakeEngine
 from tests.control.state import Output, collect, request_for, until
 from tests.control.test_engines import Stage
@@ -157,6 +160,10 @@ def test_the_policy_gets_what_the_cluster_file_says(tmp_path: Path) -> None:
         fetch_ahead=False,
         suspect_after_s={"fork": 30.0},
         planner=PlannerKeys(rules="paper", window_s=30.0, least_requests=4, least_decode=2),
+        routing="predicted",
+        shortest_first=True,
+        prefill_ageing=0.5,
+        append_tokens=99,
     )
     (tmp_path / "cluster.json").write_text(config.model_dump_json())
     settings, _ = plan_of(tmp_path)
@@ -164,11 +171,28 @@ def test_the_policy_gets_what_the_cluster_file_says(tmp_path: Path) -> None:
     assert (settings.fetch_ahead, settings.suspect_after_s) == (False, {"fork": 30.0})
     assert settings.planner == PlannerConfig(window_s=30.0, least_requests=4, least_decode=2)
     assert ControlSettings(tmp_path, "x", (), "", "", 16).planner.sound, "plus is the default"
+    assert (settings.routing, settings.append_tokens) == ("predicted", 99)
+    assert (settings.shortest_first, settings.prefill_ageing) == (True, 0.5)
+    engine = engine_config(
+        config, "a", control_endpoint="", control_public_key="", keypair=tmp_path, model=""
+    )
+    limits = msgspec.convert(engine["limits"], LoopLimits)
+    assert (limits.shortest_first, limits.prefill_ageing) == (True, 0.5), "both sides agree"
 
 
 async def test_the_policy_has_the_switches(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, fetch_ahead=False, suspect_after_s={"fork": 30.0})
+    stage = Stage(
+        tmp_path,
+        fetch_ahead=False,
+        suspect_after_s={"fork": 30.0},
+        routing="session",
+        shortest_first=True,
+        prefill_ageing=0.5,
+        append_tokens=99,
+    )
     config = stage.plane.state.config
+    assert (config.routing, config.append_tokens) == ("session", 99)
+    assert (config.shortest_first, config.prefill_ageing) == (True, 0.5)
     assert (config.fetch_ahead, config.directory.suspect_after_s) == (False, {"fork": 30.0})
     await stage.close()
 

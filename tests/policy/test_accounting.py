@@ -24,6 +24,7 @@ from evctl.core.events import (
     FetchEnded,
     FirstToken,
     FromNode,
+    IterationSample,
     KvEvicted,
     KvHeld,
     NodeJoined,
@@ -41,6 +42,7 @@ from evctl.core.events import (
     TransferFailed,
 )
 from evctl.core.kv import FetchPiece, FetchSource
+from evctl.core.split import Phase
 from evctl.policy.pauses import EXPIRES_S
 from evctl.policy.planner import PlannerConfig
 from evctl.policy.state import ClusterState, PolicyConfig, check, step
@@ -79,9 +81,11 @@ SIGNALS = st.none() | st.builds(
 
 
 class World(RuleBasedStateMachine):
+    config = CONFIG
+
     def __init__(self) -> None:
         super().__init__()
-        self.state = ClusterState(CONFIG)
+        self.state = ClusterState(self.config)
         self.now_s = 0.0
         self.numbers = 0
         self.boots = 0
@@ -224,6 +228,18 @@ class World(RuleBasedStateMachine):
             place = self.at[name]
             place[2] = "prefill"
             self._fact(place[0], PrefillStarted(name, 0, 5))
+
+    @rule(index=st.integers(0, 9), tokens=st.integers(0, 9), decodes=st.integers(0, 1))
+    def iterate(self, index: int, tokens: int, decodes: int) -> None:
+        if self.alive:
+            node = sorted(self.alive)[index % len(self.alive)]
+            fact = IterationSample(Phase.PREFILL, 0.01, tokens, 1.0, 0, decodes)
+            self._fact(node, fact)
+
+    @rule(name=st.sampled_from(CONFIG.nodes), speed=st.sampled_from([1.0, 3.0]))
+    def fit_one(self, name: str, speed: float) -> None:
+        model = Coefficients(4 * speed, speed, 0.01, 0.1, speed, 0.0, 0.1 * speed)
+        self.feed(CoefficientsFitted(name, model, "fitted"))
 
     @rule(index=st.integers(0, 9))
     def sample(self, index: int) -> None:
@@ -400,10 +416,31 @@ class World(RuleBasedStateMachine):
         assert set(self.state.ahead.tickets) <= set(self.fetching)
 
     def teardown(self) -> None:
-        state = ClusterState(CONFIG)
+        state = ClusterState(self.config)
         again = [msgspec.msgpack.encode(step(state, e, t).effects) for t, e in self.events]
         assert again == self.effects, "the same events gave other effects"
 
 
 World.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestAccounting = World.TestCase
+
+
+class Plus(World):
+    """Both switches, and a price for what must make room."""
+
+    config = msgspec.structs.replace(
+        CONFIG, shortest_first=True, prefill_ageing=0.5, append_tokens=8, duplicate_block_s=0.1
+    )
+
+
+class CacheAware(World):
+    config = msgspec.structs.replace(CONFIG, routing="cache-aware")
+
+
+class InTurns(World):
+    config = msgspec.structs.replace(CONFIG, routing="round-robin")
+
+
+SETTINGS = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Plus.TestCase.settings = CacheAware.TestCase.settings = InTurns.TestCase.settings = SETTINGS
+TestPlus, TestCacheAware, TestInTurns = Plus.TestCase, CacheAware.TestCase, InTurns.TestCase

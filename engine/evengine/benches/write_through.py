@@ -30,7 +30,8 @@ from evctl.core.sampling import SamplingParams
 from evctl.wire.messages import AnyMessage, PeerInfo, StartRequest, Tokens
 from evengine.blockstore import BlockStore
 from evengine.clock import SystemClock
-from evengine.loop import Loop, LoopLimits
+from evengine.limits import LoopLimits
+from evengine.loop import Loop
 from evengine.models.store import load_model_config
 from evengine.models.weights import load_weights
 from evengine.pool.copier import Copier

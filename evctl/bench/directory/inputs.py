@@ -25,13 +25,15 @@ Pieces = list[tuple[int, int]]
 
 
 class Input(msgspec.Struct):
-    """branches: paths that are contexts of live branches."""
+    """branches: paths that are contexts of live branches. speakers: the branch that each path is
+    a prompt of, where prompts were recorded."""
 
     nodes: int
     paths: list[Pieces]
     operations: list[Operation]
     blocks: int
     branches: list[int] = []
+    speakers: list[str] = []
     about: str = ""
 
     def length(self, path: int) -> int:

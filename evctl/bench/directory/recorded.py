@@ -71,6 +71,7 @@ class _Making:
         keys = [self._key(conversation, block) for block in ids]
         path = len(made.paths)
         made.paths.append(_pieces(keys))
+        made.speakers.append(f"{conversation}-{branch}")
         made.operations.append((MATCH, path, 0, len(keys)))
         away = request // ELSEWHERE if request % ELSEWHERE == ELSEWHERE - 1 else 0
         home = conversation + branch

@@ -9,6 +9,7 @@ from evctl.cli.commands import (
     bench_live,
     bench_model,
     bench_planner,
+    bench_router,
     bench_transfer,
 )
 from evctl.cli.groups import group
@@ -21,4 +22,5 @@ app.command(help=bench_exact.SUMMARY)(bench_exact.exact)
 app.command(help=bench_live.SUMMARY)(bench_live.live)
 app.command(help=bench_model.SUMMARY)(bench_model.model)
 app.command(help=bench_planner.SUMMARY)(bench_planner.planner)
+app.command(help=bench_router.SUMMARY)(bench_router.router)
 app.command(help=bench_transfer.SUMMARY)(bench_transfer.transfer)

@@ -13,6 +13,7 @@ from evctl.policy.directory.matching import (
     Match,
     Names,
     Piece,
+    leading_l1,
     lenders,
     match,
     sources,
@@ -174,6 +175,13 @@ class Directory:
         if request is None:
             return []
         return lenders(self.names, request.run, start, min(end, request.prompt))
+
+    def leading_l1(self, request_id: str, node: str) -> int:
+        """Leading blocks of a request's prompt that the node holds in L1."""
+        request, life = self.requests.open.get(request_id), self.nodes.get(node)
+        if request is None or life is None:
+            return 0
+        return leading_l1(self.tree.path(request.run), life, request.prompt)
 
     def context(self, tenant: str, branch: str) -> Match | None:
         """Where the blocks of a branch's context are; None for a branch that is not known."""

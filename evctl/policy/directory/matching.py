@@ -231,6 +231,19 @@ def tier_coverage(path: list[Run], end: int, tier: int) -> dict[str, int]:
     return reached
 
 
+def leading_l1(path: list[Run], node: Node, end: int) -> int:
+    """Leading blocks that one node holds in L1."""
+    for run in path:
+        table = run.l1
+        held = table.get(node, ()) if table else ()
+        if held is run.whole:
+            continue
+        reach = spans.lead(held, run.start)
+        if reach < run.end:
+            return min(reach, end)
+    return end
+
+
 def sources(path: list[Run], end: int, tier: int) -> list[tuple[int, int, tuple[str, ...]]]:
     """(start, end, nodes) for the pieces of a path, in order: who can send which blocks.
 
