@@ -12,14 +12,31 @@ class Effect(msgspec.Struct, frozen=True, tag_field="t"):
     """Base of all effects; the class name is the tag."""
 
 
+class Prediction(msgspec.Struct, frozen=True):
+    """What the router expects of a request on the nodes that it chose (Eq. 7, without the price
+    of blocks that must make room): seconds from its dispatch.
+
+    wait_s: until what is ahead of it is computed. service_s: of its own prompt. fetch_s: until
+    what peers hold of it has come, 0 for nothing. ttft_s: to its first token, where a fetch costs
+    only what is left of it after the wait.
+    """
+
+    ttft_s: float
+    wait_s: float
+    service_s: float
+    fetch_s: float
+
+
 class Dispatch(Effect, frozen=True, tag=True):
     """Send a request to its prefill node, to be decoded on the other (which may be the same).
-    fetch: blocks of its prompt that the prefill node lacks and peers hold in L2, in order."""
+    fetch: blocks of its prompt that the prefill node lacks and peers hold in L2, in order.
+    predicted: what is expected of it there."""
 
     request_id: str
     prefill_node: str
     decode_node: str
     fetch: tuple[FetchPiece, ...] = ()
+    predicted: Prediction | None = None
 
 
 class Recall(Effect, frozen=True, tag=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from evctl.core.effects import Explanation
+from evctl.core.effects import Explanation, Prediction
 from evctl.core.split import Phase
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.directory import Match, Piece
@@ -52,6 +52,11 @@ class PrefillTerms(msgspec.Struct, frozen=True):
         computing_s = self.remaining_s + self.queued_s + self.own_s
         return computing_s + self.exposed_s + self.displaced_s
 
+    def predicted(self) -> Prediction:
+        wait_s = self.remaining_s + self.queued_s
+        ttft_s = wait_s + self.own_s + self.exposed_s
+        return Prediction(ttft_s, wait_s, self.own_s, self.fetch_s)
+
     def as_dict(self) -> dict[str, float]:
         return {
             "total_s": self.total_s,
@@ -92,6 +97,7 @@ class Choice(msgspec.Struct, frozen=True):
     prefill_node: str
     decode_node: str
     uncached_tokens: int
+    predicted: Prediction
     wanted: tuple[Piece, ...] = ()
 
     def explain(self, request_id: str, decision: str) -> Explanation:
@@ -122,7 +128,15 @@ def choose(
     chosen = min(decode, key=lambda t: (not t.has_room, t.decodes, t.node))
     held = held_blocks(match, best.node)
     wanted = lacking(pieces, best.node, held) if best.fetch_blocks else ()
-    return Choice(prefill, decode, best.node, chosen.node, best.uncached_tokens, tuple(wanted))
+    return Choice(
+        prefill=prefill,
+        decode=decode,
+        prefill_node=best.node,
+        decode_node=chosen.node,
+        uncached_tokens=best.uncached_tokens,
+        predicted=best.predicted(),
+        wanted=tuple(wanted),
+    )
 
 
 def held_blocks(match: Match, node: str) -> int:

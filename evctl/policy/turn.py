@@ -58,7 +58,8 @@ class Turn:
         self._enter(record, match.coverage.get(record.prefill_node, 0))
         pieces = self._borrow(record, choice.wanted) if choice.wanted else ()
         self.explanations.append(choice.explain(record.request_id, decision))
-        self.do(Dispatch(record.request_id, record.prefill_node, record.decode_node, pieces))
+        nodes = record.prefill_node, record.decode_node
+        self.do(Dispatch(record.request_id, *nodes, pieces, choice.predicted))
         return True
 
     def unplace(self, record: RequestRecord) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from evctl.core.branches import BranchSignal
 from evctl.core.effects import AnyEffect, Dispatch
 from evctl.core.events import (
@@ -121,3 +123,9 @@ class Cluster:
 
 def of(effects: list[AnyEffect], kind: type) -> list[AnyEffect]:
     return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def sent(effects: list[AnyEffect]) -> list[Dispatch]:
+    """Dispatches without what was predicted of them."""
+    found = (effect for effect in effects if isinstance(effect, Dispatch))
+    return [msgspec.structs.replace(dispatch, predicted=None) for dispatch in found]

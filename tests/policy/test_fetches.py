@@ -19,7 +19,7 @@ from evctl.core.events import (
 )
 from evctl.core.kv import FetchPiece, FetchSource
 from evctl.policy.links import FetchPrior, FetchSpeed
-from tests.policy.cluster import BLOCK_TOKENS, Cluster, key, keys, of
+from tests.policy.cluster import BLOCK_TOKENS, Cluster, key, keys, of, sent
 
 PATH = tuple(range(10))
 PROMPT = 42
@@ -54,7 +54,7 @@ def test_a_node_fetches_what_a_peer_holds_in_l2_and_it_lacks() -> None:
     cluster.arrive("more", 4000)
     assert cluster.state.requests["more"].prefill_node == "n2"
     dispatch = cluster.arrive("r", PROMPT, keys(*PATH))
-    assert dispatch == Dispatch("r", "n3", "n4", (FetchPiece(0, 10, ("n2",)),))
+    assert sent([dispatch]) == [Dispatch("r", "n3", "n4", (FetchPiece(0, 10, ("n2",)),))]
     record = cluster.state.requests["r"]
     assert record.uncached_tokens == PROMPT - 10 * BLOCK_TOKENS
     assert record.fetch_blocks == 10

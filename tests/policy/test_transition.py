@@ -20,7 +20,7 @@ from evctl.core.events import (
 from evctl.core.split import parse_split
 from evctl.policy.cluster import ClusterState, PolicyConfig
 from evctl.policy.transition import plan_moves
-from tests.policy.cluster import Cluster, key, of
+from tests.policy.cluster import Cluster, key, of, sent
 
 
 def busy_cluster() -> Cluster:
@@ -42,7 +42,7 @@ def test_the_node_with_fewest_running_requests_moves_and_gives_back_what_it_has_
     assert str(cluster.state.split) == "1P2D"
     assert cluster.state.settled_split == "2P1D"
     effects = cluster.fact("n2", Recalled("r2"))
-    assert of(effects, Dispatch) == [Dispatch("r2", "n1", "n2")]
+    assert sent(effects) == [Dispatch("r2", "n1", "n2")]
     assert [n.what for n in of(effects, Notice)] == ["settled as D"]  # type: ignore[union-attr]
     assert cluster.state.settled_split == "1P2D"
 
@@ -91,7 +91,7 @@ def test_a_second_override_supersedes_the_first() -> None:
     effects = cluster.hold("2P1D")
     (back,) = of(effects, SetRole)
     assert back == SetRole("n2", "P", 2), "n2 runs nothing; n3 would be next"
-    assert of(cluster.fact("n2", Recalled("r2")), Dispatch) == [Dispatch("r2", "n2", "n3")]
+    assert sent(cluster.fact("n2", Recalled("r2"))) == [Dispatch("r2", "n2", "n3")]
     assert str(cluster.state.split) == cluster.state.settled_split == "2P1D"
 
 
@@ -131,7 +131,7 @@ def test_a_cancel_while_recalled_ends_it_once() -> None:
     cluster = busy_cluster()
     cluster.hold("1P2D")
     assert of(cluster.feed(RequestCancelled("r2")), Cancel) == [Cancel("r2", ("n2", "n3"))]
-    assert of(cluster.fact("n2", Recalled("r2")), Dispatch) == []
+    assert sent(cluster.fact("n2", Recalled("r2"))) == []
     assert cluster.state.tallies.cancelled == 1
 
 
@@ -139,7 +139,7 @@ def test_a_refusal_while_recalled_sends_it_elsewhere() -> None:
     cluster = busy_cluster()
     cluster.hold("1P2D")
     effects = cluster.feed(DispatchFailed("r2", "n2", "EV-2307", "full", retry=True))
-    assert of(effects, Dispatch) == [Dispatch("r2", "n1", "n2")]
+    assert sent(effects) == [Dispatch("r2", "n1", "n2")]
     cluster.fact("n2", RecallDenied("r2"))
 
 
