@@ -6,6 +6,7 @@ import msgspec
 
 from evctl.core.kv import FetchPiece
 from evctl.core.status import SplitWrite
+from evctl.core.transitions import NodeMove, Transition
 
 
 class Effect(msgspec.Struct, frozen=True, tag_field="t"):
@@ -111,6 +112,19 @@ class SplitWritten(Effect, frozen=True, tag=True):
     write: SplitWrite
 
 
+class MoveEnded(Effect, frozen=True, tag=True):
+    """One node's part of the change `number` is over: settled, superseded or lost."""
+
+    number: int
+    move: NodeMove
+
+
+class TransitionEnded(Effect, frozen=True, tag=True):
+    """A change of the split is over; each of its moves has ended (MoveEnded)."""
+
+    transition: Transition
+
+
 class FetchAhead(Effect, frozen=True, tag=True):
     """Have a node fetch a waiting branch's blocks into its L2 before the branch wakes. keys: the
     whole path from the root; pieces: what of it to fetch, and from whom. ticket: comes back with
@@ -134,6 +148,8 @@ AnyEffect = (
     | RefDelta
     | SignalTaken
     | SplitWritten
+    | MoveEnded
+    | TransitionEnded
     | FetchAhead
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evctl.policy import directory
+from evctl.policy import directory, moves
 from evctl.policy.cluster import ClusterState, RequestRecord, Stage
 
 
@@ -30,7 +30,7 @@ def check(state: ClusterState) -> list[str]:
     for ticket, ahead in state.ahead.tickets.items():
         if ahead.node not in state.nodes or not state.nodes[ahead.node].alive:
             problems.append(f"fetch ahead {ticket} is for {ahead.node}, which is not alive")
-    return problems + state.ahead.check() + _check_directory(state)
+    return problems + moves.check(state) + state.ahead.check() + _check_directory(state)
 
 
 def _check_request(state: ClusterState, record: RequestRecord) -> list[str]:

@@ -64,6 +64,7 @@ def on_cancelled(turn: Turn, event: RequestCancelled) -> None:
         return
     nodes = record.nodes
     turn.end(record, completed=True)
+    turn.dropped.add(record.request_id)
     turn.state.tallies.cancelled += 1
     turn.do(Cancel(record.request_id, nodes))
 
@@ -155,6 +156,8 @@ def on_done(turn: Turn, node: NodeRecord, fact: RequestDone) -> None:
         return
     ended_well = fact.reason not in (FinishReason.ERROR, FinishReason.CANCELLED)
     turn.end(record, completed=ended_well)
+    if not ended_well:
+        turn.dropped.add(record.request_id)
     tallies = turn.state.tallies
     if fact.reason == FinishReason.ERROR:
         tallies.failed += 1

@@ -1,20 +1,30 @@
 """Changes of the split: which nodes move, and what becomes of the work on them.
 
 An engine has no role, so a move sends nothing to it. The router sends other work there from now
-on; what has not begun is called back and routed again within its phase; what runs finishes.
+on (the cordon); what has not begun is called back and routed again within its phase, and once none
+is left the node has flipped; what runs finishes in place, and then the node has settled. Each
+change is a Transition (core/transitions.py), followed by policy/moves.py.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from evctl.core.effects import Explanation, Recall, SetRole, SplitWritten
-from evctl.core.errors import UsageError
+from evctl.core.errors import EvctlError
 from evctl.core.events import Override, RecallDenied, Recalled
 from evctl.core.split import Role, Split, parse_split
 from evctl.core.status import Move, SplitWrite
 from evctl.policy.cluster import ClusterState, NodeRecord, Stage, fit_split
+from evctl.policy.moves import begin
 from evctl.policy.turn import Turn
 
-MODES = ("hold", "advise")
+AUTO: Final = "auto"
+HOLD: Final = "hold"
+ADVISE: Final = "advise"
+MODES: Final = (AUTO, HOLD, ADVISE)
+EXPIRY: Final = "evctl"
+"""Who writes when a hold ends by itself."""
 
 
 def plan_moves(state: ClusterState, split: Split) -> tuple[Move, ...]:
@@ -40,33 +50,50 @@ def on_override(turn: Turn, event: Override) -> None:
     """Take on a mode and a split. One that cannot be is refused in a Notice and changes nothing;
     the shell checks before, so that its caller hears of it."""
     state = turn.state
-    try:
-        moves = plan_moves(state, parse_split(event.split)) if event.mode == "hold" else ()
-    except UsageError as error:
-        turn.notice("warn", f"override by {event.by} ignored: {error}")
+    moves: tuple[Move, ...] = ()
+    why = _why_not(turn, event)
+    if not why and event.mode == HOLD:
+        try:
+            moves = plan_moves(state, parse_split(event.split))
+        except EvctlError as error:
+            why = str(error)
+    if why:
+        turn.notice("warn", f"override by {event.by} ignored: {why}")
         return
-    if event.mode not in MODES:
-        turn.notice("warn", f"override by {event.by} ignored: no mode {event.mode!r}")
-        return
-    state.generation += 1
-    state.mode = event.mode
-    held = event.mode == "hold"
-    state.held_by, state.hold_reason = (event.by, event.reason) if held else ("", "")
-    write = SplitWrite(
-        mode=event.mode,
-        before=str(state.split),
-        after=state_after(state, moves),
-        by=event.by,
-        reason=event.reason,
-        generation=state.generation,
-        moves=moves,
-        forced=event.forced,
-    )
-    turn.do(SplitWritten(write))
-    if moves:
-        turn.explanations.append(explain(state, moves))
+    _set_mode(state, event)
+    for_s = None if state.held_until_s is None else state.held_until_s - turn.now_s
+    _write(turn, moves, event.by, event.reason, forced=event.forced, for_s=for_s)
+
+
+def move_nodes(turn: Turn, moves: tuple[Move, ...], *, by: str, reason: str) -> str:
+    """A change of the split by the planner: why it was refused, "" when it has begun.
+
+    moves: as plan_moves gave them. Only in mode auto, and not while another change is under way:
+    a person's change supersedes one, the planner waits until it has settled.
+    """
+    state = turn.state
+    if state.mode != AUTO:
+        return f"the mode is {state.mode}"
+    if state.transitions.open is not None:
+        return f"change {state.transitions.open.head.number} is under way"
+    if not moves:
+        return "no node would move"
     for move in moves:
-        _change_role(turn, state.nodes[move.node], Role(move.after))
+        if state.nodes[move.node].role != move.before:
+            return f"{move.node} is no longer {move.before}"
+    _write(turn, moves, by, reason)
+    return ""
+
+
+def on_tick(turn: Turn) -> None:
+    """End a hold whose time is over."""
+    state = turn.state
+    if state.held_until_s is None or turn.now_s < state.held_until_s:
+        return
+    whose = f" by {state.held_by}" if state.held_by else ""
+    state.mode = state.mode_after
+    _release(state)
+    _write(turn, (), EXPIRY, f"the time of the hold{whose} is over")
 
 
 def on_recalled(turn: Turn, node: str, fact: Recalled) -> None:
@@ -106,6 +133,67 @@ def explain(state: ClusterState, moves: tuple[Move, ...]) -> Explanation:
         if node.role == moves[0].before
     }
     return Explanation("split", f"{state.split} -> {state_after(state, moves)}", terms)
+
+
+def _why_not(turn: Turn, event: Override) -> str:
+    """Why an override cannot be, before its split is looked at."""
+    if event.mode not in MODES:
+        return f"no mode {event.mode!r}"
+    present = turn.state.generation
+    if event.generation is not None and event.generation != present:
+        return f"it was for generation {event.generation}, the present one is {present}"
+    if event.mode == HOLD and event.until_s is not None and event.until_s <= turn.now_s:
+        return "its time is over already"
+    return ""
+
+
+def _set_mode(state: ClusterState, event: Override) -> None:
+    if event.mode != HOLD:
+        state.mode = event.mode
+        _release(state)
+        return
+    if state.mode != HOLD:
+        state.mode_after = state.mode
+    state.mode, state.held_by, state.hold_reason = HOLD, event.by, event.reason
+    state.held_until_s = event.until_s
+
+
+def _release(state: ClusterState) -> None:
+    state.held_by = state.hold_reason = ""
+    state.held_until_s = None
+
+
+def _write(
+    turn: Turn,
+    moves: tuple[Move, ...],
+    by: str,
+    reason: str,
+    *,
+    forced: bool = False,
+    for_s: float | None = None,
+) -> None:
+    """An accepted write: a new generation, and the moves that it makes."""
+    state = turn.state
+    state.generation += 1
+    write = SplitWrite(
+        mode=state.mode,
+        before=str(state.split),
+        after=state_after(state, moves),
+        by=by,
+        reason=reason,
+        generation=state.generation,
+        moves=moves,
+        forced=forced,
+        for_s=for_s,
+        change=state.transitions.last + 1 if moves else 0,
+    )
+    turn.do(SplitWritten(write))
+    if not moves:
+        return
+    turn.explanations.append(explain(state, moves))
+    turn.effects.extend(begin(state, write, turn.now_s))
+    for move in moves:
+        _change_role(turn, state.nodes[move.node], Role(move.after))
 
 
 def _change_role(turn: Turn, node: NodeRecord, role: Role) -> None:

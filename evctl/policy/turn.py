@@ -9,7 +9,7 @@ import msgspec
 from evctl.core.effects import AnyEffect, Cancel, Dispatch, Explanation, Fail, Notice, RefDelta
 from evctl.core.kv import FetchPiece
 from evctl.core.split import Phase
-from evctl.policy import ahead
+from evctl.policy import ahead, moves
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.directory import Match, Piece
 from evctl.policy.directory import RefDelta as Delta
@@ -34,6 +34,8 @@ class Turn:
         self.now_s = now_s
         self.effects: list[AnyEffect] = []
         self.explanations: list[Explanation] = []
+        self.dropped: set[str] = set()
+        """Requests that this step ended without success."""
 
     def do(self, effect: AnyEffect) -> None:
         self.effects.append(effect)
@@ -114,6 +116,7 @@ class Turn:
         """End a request with an error; cancel: stop what its nodes may still do for it."""
         nodes = record.nodes
         self.end(record)
+        self.dropped.add(record.request_id)
         self.state.tallies.failed += 1
         self.do(Fail(record.request_id, reason))
         if cancel:
@@ -125,13 +128,14 @@ class Turn:
     # ------------------------------------------------------------ after every event
 
     def settle(self) -> None:
-        """Announce nodes whose old work has ended, phases that lost or regained a node, and
-        blocks that changed class."""
+        """Announce nodes whose old work has ended, the change of the split that ends with that,
+        phases that lost or regained a node, and blocks that changed class."""
         for node in self.state.nodes.values():
             if node.settled_role is not node.role and not self._old_work(node):
                 node.settled_role = node.role
                 if node.alive:
                     self.notice("info", f"settled as {node.role}", node.name)
+        self.effects.extend(moves.follow(self.state, self.now_s, self.dropped))
         self._watch_phases()
         self.tell(self.state.directory.deltas())
 
@@ -141,11 +145,7 @@ class Turn:
             self.do(RefDelta(delta.node, delta.epoch, delta.block_class, delta.keys))
 
     def _old_work(self, node: NodeRecord) -> bool:
-        if not node.alive:
-            return False
-        if node.settled_role.phase is Phase.PREFILL:
-            return bool(self.state.prefills_of(node))
-        return bool(self.state.decodes_of(node))
+        return node.alive and bool(moves.old_work(self.state, node, node.settled_role.phase))
 
     def _watch_phases(self) -> None:
         state = self.state

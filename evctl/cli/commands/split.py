@@ -127,7 +127,10 @@ def set_split(
 
 
 def resolved(text: str, now: ClusterStatus) -> Split:
-    """A split, absolute or relative to the one that is aimed at. Raises UsageError."""
+    """A split, absolute or relative to the one that is aimed at.
+
+    Raises UsageError, or RefusedError (EV-1101) for one that would leave a phase empty.
+    """
     match = RELATIVE.fullmatch(text.strip())
     if match is None:
         return parse_split(text)
@@ -135,7 +138,7 @@ def resolved(text: str, now: ClusterStatus) -> Split:
     step = int(match[2]) * (1 if match[1] == "+" else -1) * (1 if match[3] in "pP" else -1)
     prefill, decode = at.prefill_nodes + step, at.decode_nodes - step
     if prefill < 1 or decode < 1:
-        raise UsageError(
+        raise RefusedError(
             what=f"{text} from {at} would leave {prefill} to prefill and {decode} to decode",
             why="each phase needs at least one node",
             next_step="give a smaller step",
