@@ -78,7 +78,8 @@ class Transition(msgspec.Struct, frozen=True):
         outcome = self.outcome
         if self.superseded_by:
             outcome += f" by change {self.superseded_by}"
-        return f"change {self.number}, {self.before} -> {self.after}: {outcome}, {', '.join(times)}"
+        what = f"change {self.number}, {self.before} -> {self.after}"
+        return f"{what}: {outcome}, {', '.join(times)}"
 
 
 def _short(seconds: float) -> str:

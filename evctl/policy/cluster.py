@@ -24,7 +24,8 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     nodes: all names, alive or not. split: roles by the order of `nodes`, prefill first;
     `roles` (node -> P or D) rules where it names a node: an earlier life's last word, with its
     generation and mode, and until when that is held (held_until_s, on the reducer's clock) before
-    it is mode_after again. transitions: number of the last change of the split. prior_token_s, prior_fetch: times before anything was measured.
+    it is mode_after. transitions: number of the last change of the split.
+    prior_token_s, prior_fetch: times before anything was measured.
     duplicate_block_s: what a block costs that must go for a fetched copy (lambda of Eq. 7).
     fetch_ahead: fetch for waiting branches before they wake (plus; off in paper mode), at least
     fetch_ahead_lead_s before, at most fetch_ahead_blocks at a time over the cluster.

@@ -13,6 +13,7 @@ from evctl.core.transitions import LOST, SETTLED, SUPERSEDED, NodeMove, Transiti
 from evctl.policy.changes import OpenMove, OpenTransition, Transitions
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 
+
 def begin(
     state: ClusterState, write: SplitWrite, now_s: float
 ) -> Iterator[MoveEnded | TransitionEnded]:
@@ -48,10 +49,7 @@ def follow(
     if change is None:
         return
     for part in change.parts:
-        if part.move.outcome:
-            continue
-        _advance(state, part, now_s, dropped)
-        if part.move.outcome:
+        if not part.move.outcome and _advance(state, part, now_s, dropped):
             yield MoveEnded(change.head.number, part.move)
     outcomes = {part.move.outcome for part in change.parts}
     if "" not in outcomes:
@@ -121,12 +119,13 @@ def _runs_there(record: RequestRecord, node: NodeRecord) -> bool:
     return record.stage is Stage.PREFILL and record.prefill_node == node.name
 
 
-def _advance(state: ClusterState, part: OpenMove, now_s: float, dropped: Collection[str]) -> None:
+def _advance(state: ClusterState, part: OpenMove, now_s: float, dropped: Collection[str]) -> bool:
+    """Note what this event changed for one node; whether its part is over."""
     move, node = part.move, state.nodes[part.move.node]
     if part.life and (not node.alive or node.life != part.life):
         part.move = msgspec.structs.replace(move, outcome=LOST)
         part.left.clear()
-        return
+        return True
     phase = Phase(move.before)
     records = old_work(state, node, phase) if node.alive else []
     finished, requeued = _gone(state, part.left, records, phase, dropped)
@@ -139,7 +138,7 @@ def _advance(state: ClusterState, part: OpenMove, now_s: float, dropped: Collect
         flipped_s = now_s if flipped_s is None else flipped_s
         settled_s, outcome = now_s, SETTLED
     elif (finished, requeued, flipped_s) == (0, 0, move.flipped_s):
-        return
+        return False
     part.move = msgspec.structs.replace(
         move,
         flipped_s=flipped_s,
@@ -148,6 +147,7 @@ def _advance(state: ClusterState, part: OpenMove, now_s: float, dropped: Collect
         requeued=move.requeued + requeued,
         outcome=outcome,
     )
+    return bool(outcome)
 
 
 def _gone(

@@ -28,7 +28,8 @@ EXPIRY: Final = "evctl"
 
 
 def plan_moves(state: ClusterState, split: Split) -> tuple[Move, ...]:
-    """The moves that lead to `split`, cheapest nodes first: fewest running requests, then name.
+    """The moves that lead to `split`, cheapest nodes first: those that are on their way from the
+    role that they would get, then fewest running requests, then name.
 
     Raises UsageError (EV-1103) when the split is for another number of nodes.
     """
@@ -37,7 +38,12 @@ def plan_moves(state: ClusterState, split: Split) -> tuple[Move, ...]:
     before, after = (Role.PREFILL, Role.DECODE) if surplus > 0 else (Role.DECODE, Role.PREFILL)
     movable = sorted(
         (node for node in state.nodes.values() if node.role is before),
-        key=lambda node: (not node.alive, state.running_on(node), node.name),
+        key=lambda node: (
+            not node.alive,
+            node.settled_role is not after,
+            state.running_on(node),
+            node.name,
+        ),
     )
     chosen = movable[: abs(surplus)]
     if _leaves_a_phase_dead(state, chosen, after):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evctl.core import errors
-from evctl.core.errors import EvctlError, ExitCode, UsageError
+from evctl.core.errors import EvctlError, ExitCode, RefusedError, UsageError
 from evctl.core.ids import MAX_ID_CHARS, check_id
 from evctl.core.kv import FLOAT_BYTES, KvLayout
 from evctl.core.sampling import SamplingParams

@@ -33,7 +33,7 @@ from evctl.cli.target import (
     find_target,
     who,
 )
-from evctl.core.errors import ConflictError, ExitCode, RefusedError, UnreachableError, UsageError
+from evctl.core.errors import ConflictError, ExitCode, RefusedError, UnreachableError
 from evctl.core.split import Split, parse_split
 from evctl.core.status import ClusterStatus, EventRecord, SplitChange, SplitWrite
 
