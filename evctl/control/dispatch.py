@@ -11,6 +11,7 @@ from evctl.control.streams import Streams
 from evctl.core.effects import (
     AnyEffect,
     Cancel,
+    Decided,
     Dispatch,
     Fail,
     FetchAhead,
@@ -66,6 +67,7 @@ class Dispatcher:
             SplitWritten: lambda e: self._events.add_write(e.write),
             MoveEnded: self._move_ended,
             TransitionEnded: lambda e: self._events.add_transition(e.transition),
+            Decided: lambda e: None,  # it is kept in the state; Notice and SplitWritten tell it
             Notice: lambda e: self._events.add(e.level, e.what, e.node, e.request_id),
         }
 

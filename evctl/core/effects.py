@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from evctl.core.kv import FetchPiece
+from evctl.core.planning import PlanDecision
 from evctl.core.status import SplitWrite
 from evctl.core.transitions import NodeMove, Transition
 
@@ -125,6 +126,12 @@ class TransitionEnded(Effect, frozen=True, tag=True):
     transition: Transition
 
 
+class Decided(Effect, frozen=True, tag=True):
+    """The planner weighed the splits. SplitWritten and SetRole follow when it moves nodes."""
+
+    decision: PlanDecision
+
+
 class FetchAhead(Effect, frozen=True, tag=True):
     """Have a node fetch a waiting branch's blocks into its L2 before the branch wakes. keys: the
     whole path from the root; pieces: what of it to fetch, and from whom. ticket: comes back with
@@ -150,6 +157,7 @@ AnyEffect = (
     | SplitWritten
     | MoveEnded
     | TransitionEnded
+    | Decided
     | FetchAhead
 )
 

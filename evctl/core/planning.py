@@ -15,8 +15,10 @@ class SliceRecord(msgspec.Struct, frozen=True):
     ended in it. tokens_per_iteration: new tokens of a prefill iteration (m). in_flight: requests
     in both phases, queued or running, on average over the slice; decode_queue: those that waited
     for decode; prefill_queue: for prefill. branches: live ones; pause_s: their mean pause between
-    requests; squared_variation: squared coefficient of variation of the prefill service. thin:
-    fewer than 20 requests.
+    requests; squared_variation: squared coefficient of variation of the prefill service, whose
+    predicted mean is service_s; wait_s: mean time from dispatch to the begin of prefill, of those
+    that began; prefill_running: requests being prefilled, on average. thin: fewer than 20
+    requests.
     """
 
     start_s: float
@@ -36,6 +38,9 @@ class SliceRecord(msgspec.Struct, frozen=True):
     branches: float = 0.0
     pause_s: float = 0.0
     squared_variation: float = 1.0
+    service_s: float = 0.0
+    wait_s: float = 0.0
+    prefill_running: float = 0.0
     thin: bool = False
 
 
@@ -51,8 +56,12 @@ class Forecast(msgspec.Struct, frozen=True):
 class Candidate(msgspec.Struct, frozen=True):
     """One split beside the present one. gain: mean over the slices of its throughput over the
     present one's, minus 1; error: the standard error of that. verdict: "current", "chosen",
-    "unsure" (gain within the test's bound), "worse", "small", "guarded" (a wait beyond the
-    target), "bounded" (outside what is allowed). why: in words."""
+    "passed" (sure, but another is better), "unsure" (gain within the test's bound), "worse",
+    "small" (not worth a move), "guarded" (a wait beyond the target, or taken back lately),
+    "bounded" (outside what is allowed). why: in words.
+
+    measure: what gain is of: "throughput", or "e2e" where throughputs are as good as equal: the
+    present mean E2E over the candidate's, minus 1."""
 
     split: str
     forecast: Forecast
@@ -60,6 +69,7 @@ class Candidate(msgspec.Struct, frozen=True):
     error: float
     verdict: str
     why: str
+    measure: str = "throughput"
 
 
 class PlanDecision(msgspec.Struct, frozen=True):

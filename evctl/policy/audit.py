@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from evctl.policy import directory, moves
 from evctl.policy.cluster import ClusterState, RequestRecord, Stage
+from evctl.policy.planner.meter import STAGES
 
 
 def check(state: ClusterState) -> list[str]:
@@ -21,6 +22,11 @@ def check(state: ClusterState) -> list[str]:
     waiting = sum(r.stage is Stage.WAITING for r in state.requests.values())
     if waiting != state.waiting:
         problems.append(f"{state.waiting} requests counted as waiting, {waiting} are")
+    stages = {r.request_id: STAGES[r.stage] for r in state.requests.values()}
+    if stages != state.planner.meter.stages:
+        problems.append("the planner's stages of requests differ from theirs")
+    if state.planner.meter.counts != [list(stages.values()).count(i) for i in range(4)]:
+        problems.append("the planner counts requests by stage otherwise than they are")
     tallies = state.tallies
     ended = tallies.rejected + tallies.done + tallies.failed + tallies.cancelled
     if tallies.arrived != ended + len(state.requests):

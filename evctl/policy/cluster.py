@@ -15,6 +15,7 @@ from evctl.policy.changes import Transitions
 from evctl.policy.directory import Directory, DirectoryConfig
 from evctl.policy.links import FetchPrior, FetchSpeed
 from evctl.policy.pauses import FetchAheads
+from evctl.policy.planner import Planner, PlannerConfig
 from evctl.policy.speed import PrefillSpeed, pooled_token_s
 
 
@@ -51,6 +52,7 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     held_until_s: float | None = None
     mode_after: str = "advise"
     transitions: int = 0
+    planner: PlannerConfig = PlannerConfig()
 
 
 class Stage(StrEnum):
@@ -69,7 +71,8 @@ class RequestRecord(msgspec.Struct):
     not computed yet. tried: nodes that refused it. recalling: a Recall is under way.
     fetch_blocks: of its prompt, asked from peers and not there yet, as far as is known;
     fetch_behind_blocks: those of others at its node when they were asked for. resume_s: how long
-    its branch will pause afterwards, if its client said so.
+    its branch will pause afterwards, if its client said so. restored_tokens: of its prompt, that
+    came from host memory, its node's own or a peer's.
     """
 
     request_id: str
@@ -90,6 +93,7 @@ class RequestRecord(msgspec.Struct):
     fetch_blocks: int = 0
     fetch_behind_blocks: int = 0
     resume_s: float | None = None
+    restored_tokens: int = 0
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -178,6 +182,7 @@ class ClusterState:
         self.ahead = FetchAheads()
         self.transitions = Transitions(config.transitions)
         self.tallies = Tallies()
+        self.planner = Planner(config.planner, fresh=not config.generation)
         self.waiting = 0
         """Requests in stage WAITING; check() recounts it."""
         self.uncovered: tuple[Phase, ...] | None = None

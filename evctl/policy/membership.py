@@ -92,10 +92,13 @@ def is_present(node: NodeRecord, boot_id: str) -> bool:
 
 
 def next_tick_s(state: ClusterState) -> float | None:
-    """When the next node may become late, a branch is to be fetched for, or a hold ends; None
-    while nothing of that can be."""
+    """When the next node may become late, a branch is to be fetched for, a hold ends, or a slice
+    of the planner's does; None while no node reports and nothing of the others can be."""
     nodes = (node for node in state.nodes.values() if node.alive and not node.late)
     times_s = [late_at_s(state, node) for node in nodes]
+    slice_ends_s = state.planner.meter.end_s
+    if times_s and slice_ends_s is not None:
+        times_s.append(slice_ends_s)
     ahead_s = state.ahead.next_s()
     if ahead_s is not None:
         times_s.append(ahead_s)

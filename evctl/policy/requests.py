@@ -18,6 +18,7 @@ from evctl.core.events import (
 )
 from evctl.core.sampling import FinishReason
 from evctl.core.split import Phase
+from evctl.core.workload import attention_pairs
 from evctl.policy import ahead
 from evctl.policy.cluster import NodeRecord, RequestRecord, Stage
 from evctl.policy.router import can_serve, retry_after_s
@@ -53,6 +54,8 @@ def on_arrived(turn: Turn, event: RequestArrived) -> None:
         record.request_id, record.tenant, event.root_key, record.keys, turn.now_s, event.branch
     )
     ahead.on_arrived(state, record, turn.now_s)
+    if record.branch:
+        state.planner.meter.resumes((record.tenant, record.branch), turn.now_s)
     turn.place(record, "arrived", match)
 
 
@@ -89,6 +92,8 @@ def on_prefill_started(turn: Turn, node: NodeRecord, fact: PrefillStarted) -> No
     if record is None or not record.awaits_prefill or record.prefill_node != node.name:
         return
     record.uncached_tokens = record.remaining_tokens = fact.uncached_tokens
+    if record.stage is Stage.WAITING:
+        _measure(turn, node, record, fact)
     turn.set_stage(record, Stage.PREFILL)
 
 
@@ -98,6 +103,8 @@ def on_fetch_ended(turn: Turn, node: NodeRecord, fact: FetchEnded) -> None:
     record = known(turn, node, fact.request_id)
     if record is None or record.prefill_node != node.name or record.stage is not Stage.WAITING:
         return
+    found_blocks = fact.own_blocks + sum(source.blocks for source in fact.peers)
+    record.restored_tokens = found_blocks * node.block_tokens
     if not record.fetch_blocks:  # it looked in its own L2 only, or this comes twice
         return
     fetched = sum(source.blocks for source in fact.peers)
@@ -166,12 +173,14 @@ def on_done(turn: Turn, node: NodeRecord, fact: RequestDone) -> None:
         tallies.cancelled += 1
     else:
         tallies.done += 1
+        turn.state.planner.meter.completed(fact.output_tokens)
 
 
 def on_sample(turn: Turn, node: NodeRecord, fact: IterationSample) -> None:
     """Learn the node's speed; running prefills advance in the order they began, as engines
     compute them."""
     node.speed.observe(fact)
+    turn.state.planner.meter.iterated(fact.prefill_tokens)
     left = fact.prefill_tokens
     for record in turn.state.prefills_of(node):
         if left <= 0:
@@ -180,6 +189,19 @@ def on_sample(turn: Turn, node: NodeRecord, fact: IterationSample) -> None:
             taken = min(left, record.remaining_tokens)
             record.remaining_tokens -= taken
             left -= taken
+
+
+def _measure(turn: Turn, node: NodeRecord, record: RequestRecord, fact: PrefillStarted) -> None:
+    """The planner counts a request when its prefill begins, with what it then is."""
+    pairs = attention_pairs(fact.uncached_tokens, fact.cached_tokens)
+    turn.state.planner.meter.began(
+        record.request_id,
+        fact.uncached_tokens,
+        fact.cached_tokens,
+        record.restored_tokens,
+        turn.state.prefill_s(node, fact.uncached_tokens, pairs, record.restored_tokens),
+        turn.now_s,
+    )
 
 
 def known(turn: Turn, node: NodeRecord, request_id: str) -> RequestRecord | None:

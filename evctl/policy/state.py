@@ -36,7 +36,7 @@ from evctl.core.events import (
     TransferDone,
     TransferFailed,
 )
-from evctl.policy import ahead, branches, membership, requests, transition
+from evctl.policy import ahead, branches, membership, planning, requests, transition
 from evctl.policy.audit import check
 from evctl.policy.cluster import (
     ClusterState,
@@ -67,6 +67,7 @@ def step(state: ClusterState, event: Event, now_s: float) -> StepResult:
     counted, so that late and repeated facts do no harm.
     """
     turn = Turn(state, now_s)
+    planning.advance(turn)
     if isinstance(event, FromNode):
         _from_node(turn, event)
     else:

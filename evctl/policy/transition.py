@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from evctl.core.effects import Explanation, Recall, SetRole, SplitWritten
-from evctl.core.errors import EvctlError
+from evctl.core.errors import EvctlError, RefusedError
 from evctl.core.events import Override, RecallDenied, Recalled
 from evctl.core.split import Role, Split, parse_split
 from evctl.core.status import Move, SplitWrite
@@ -36,20 +36,48 @@ def plan_moves(state: ClusterState, split: Split) -> tuple[Move, ...]:
     fit_split(split, len(state.nodes))
     surplus = state.split.prefill_nodes - split.prefill_nodes
     before, after = (Role.PREFILL, Role.DECODE) if surplus > 0 else (Role.DECODE, Role.PREFILL)
-    movable = sorted(
-        (node for node in state.nodes.values() if node.role is before),
-        key=lambda node: (
-            not node.alive,
-            node.settled_role is not after,
-            state.running_on(node),
-            node.name,
-        ),
-    )
+    movable = cheapest_first(state, before)
     chosen = movable[: abs(surplus)]
     if _leaves_a_phase_dead(state, chosen, after):
         # Moving lost nodes changes nothing now, but keeps an alive one on either side.
         chosen = sorted(movable, key=lambda node: node.alive)[: abs(surplus)]
     return tuple(_move(state, node, after) for node in chosen)
+
+
+def cheapest_first(state: ClusterState, role: Role) -> list[NodeRecord]:
+    """Nodes of a role in the order that they would leave it: alive ones, those that have not
+    settled in it, fewest running requests, then name."""
+    return sorted(
+        (node for node in state.nodes.values() if node.role is role),
+        key=lambda node: (
+            not node.alive,
+            node.settled_role is role,
+            state.running_on(node),
+            node.name,
+        ),
+    )
+
+
+def move(turn: Turn, split: Split, *, by: str, reason: str) -> tuple[Move, ...]:
+    """Change the split by decision of the planner.
+
+    It takes the place of a change that is under way, as a person's would: whoever decides waits
+    for that as long as he wants to. Raises UsageError (EV-1103) when the split is for another
+    number of nodes, RefusedError (EV-1359) unless the mode is auto: an override is an input of the
+    planner, which never fights it.
+    """
+    state = turn.state
+    if state.mode != AUTO:
+        held = f", by {state.held_by}" if state.held_by else ""
+        raise RefusedError(
+            what=f"the split was not changed to {split}",
+            why=f"the mode is {state.mode}{held}",
+            next_step="release the split: evctl split auto",
+            code="EV-1359",
+        )
+    moves = plan_moves(state, split)
+    _write(turn, moves, by, reason)
+    return moves
 
 
 def on_override(turn: Turn, event: Override) -> None:
@@ -69,26 +97,6 @@ def on_override(turn: Turn, event: Override) -> None:
     _set_mode(state, event)
     for_s = None if state.held_until_s is None else state.held_until_s - turn.now_s
     _write(turn, moves, event.by, event.reason, forced=event.forced, for_s=for_s)
-
-
-def move_nodes(turn: Turn, moves: tuple[Move, ...], *, by: str, reason: str) -> str:
-    """A change of the split by the planner: why it was refused, "" when it has begun.
-
-    moves: as plan_moves gave them. Only in mode auto, and not while another change is under way:
-    a person's change supersedes one, the planner waits until it has settled.
-    """
-    state = turn.state
-    if state.mode != AUTO:
-        return f"the mode is {state.mode}"
-    if state.transitions.open is not None:
-        return f"change {state.transitions.open.head.number} is under way"
-    if not moves:
-        return "no node would move"
-    for move in moves:
-        if state.nodes[move.node].role != move.before:
-            return f"{move.node} is no longer {move.before}"
-    _write(turn, moves, by, reason)
-    return ""
 
 
 def on_tick(turn: Turn) -> None:
@@ -198,8 +206,8 @@ def _write(
         return
     turn.explanations.append(explain(state, moves))
     turn.effects.extend(begin(state, write, turn.now_s))
-    for move in moves:
-        _change_role(turn, state.nodes[move.node], Role(move.after))
+    for one in moves:
+        _change_role(turn, state.nodes[one.node], Role(one.after))
 
 
 def _change_role(turn: Turn, node: NodeRecord, role: Role) -> None:

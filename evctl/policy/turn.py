@@ -14,6 +14,7 @@ from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.directory import Match, Piece
 from evctl.policy.directory import RefDelta as Delta
 from evctl.policy.fetches import plan
+from evctl.policy.planner.meter import STAGES
 from evctl.policy.router import choose
 
 
@@ -69,6 +70,7 @@ class Turn:
         self.set_stage(record, Stage.DECODE)
         for name in record.nodes:
             self.state.nodes[name].requests.pop(record.request_id, None)
+        self.state.planner.meter.left(record.request_id, self.now_s)
         for phase in Phase:
             self.state.directory.failed(record.request_id, phase)
         record.recalling = False
@@ -86,6 +88,7 @@ class Turn:
         if before is stage:
             return
         record.stage = stage
+        state.planner.meter.moved(record.request_id, STAGES[stage], self.now_s)
         if before is Stage.WAITING:
             state.waiting -= 1
             self.fetch_over(record)
@@ -111,6 +114,7 @@ class Turn:
         del self.state.requests[record.request_id]
         self.state.directory.closed(record.request_id, self.now_s, completed=completed)
         ahead.on_closed(self.state, record, self.now_s)
+        self._meter_end(record)
 
     def fail(self, record: RequestRecord, reason: str, *, cancel: bool = True) -> None:
         """End a request with an error; cancel: stop what its nodes may still do for it."""
@@ -130,12 +134,18 @@ class Turn:
     def settle(self) -> None:
         """Announce nodes whose old work has ended, the change of the split that ends with that,
         phases that lost or regained a node, and blocks that changed class."""
+        moving = False
         for node in self.state.nodes.values():
-            if node.settled_role is not node.role and not self._old_work(node):
-                node.settled_role = node.role
-                if node.alive:
-                    self.notice("info", f"settled as {node.role}", node.name)
+            if node.settled_role is node.role:
+                continue
+            if self._old_work(node):
+                moving = True
+                continue
+            node.settled_role = node.role
+            if node.alive:
+                self.notice("info", f"settled as {node.role}", node.name)
         self.effects.extend(moves.follow(self.state, self.now_s, self.dropped))
+        self.state.planner.watch(self.now_s, unsettled=moving)
         self._watch_phases()
         self.tell(self.state.directory.deltas())
 
@@ -143,6 +153,19 @@ class Turn:
         """Send blocks' new classes to their nodes."""
         for delta in deltas:
             self.do(RefDelta(delta.node, delta.epoch, delta.block_class, delta.keys))
+
+    def _meter_end(self, record: RequestRecord) -> None:
+        """The branch pauses from now on, if this was the last of its requests under way."""
+        meter = self.state.planner.meter
+        meter.ended(record.request_id)
+        if not record.branch:
+            return
+        key = (record.tenant, record.branch)
+        branch = self.state.directory.ledger.branches.get(key)
+        if branch is None:
+            meter.forget(key)
+        elif not branch.open:
+            meter.pauses(key, self.now_s)
 
     def _old_work(self, node: NodeRecord) -> bool:
         return node.alive and bool(moves.old_work(self.state, node, node.settled_role.phase))
@@ -181,7 +204,9 @@ class Turn:
         """held_blocks: leading ones that its prefill node has stored."""
         state = self.state
         record.stage = Stage.WAITING
+        record.restored_tokens = 0
         state.waiting += 1
+        state.planner.meter.entered(record.request_id, self.now_s)
         for name in record.nodes:
             state.nodes[name].requests[record.request_id] = None
         state.directory.place(record.request_id, Phase.PREFILL, record.prefill_node)

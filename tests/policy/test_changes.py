@@ -16,11 +16,12 @@ from evctl.core.effects import (
     SplitWritten,
     TransitionEnded,
 )
+from evctl.core.errors import RefusedError
 from evctl.core.events import NodeLost, Override, Recalled, RequestCancelled, Tick
 from evctl.core.split import parse_split
 from evctl.core.transitions import Transition
+from evctl.policy import transition
 from evctl.policy.state import step
-from evctl.policy.transition import move_nodes, plan_moves
 from evctl.policy.turn import Turn
 from tests.policy import test_accounting
 from tests.policy.cluster import Cluster, of
@@ -223,28 +224,26 @@ def test_an_override_that_cannot_be_changes_nothing(override: Override, why: str
     assert (cluster.state.generation, cluster.state.transitions.last) == (0, 0)
 
 
-def test_the_planner_moves_in_auto_only_and_waits_for_the_change_before() -> None:
+def test_the_planner_moves_in_auto_only() -> None:
     cluster = all_run()
-    moves = plan_moves(cluster.state, parse_split("1P2D"))
 
-    def move() -> tuple[str, list[AnyEffect]]:
+    def move() -> list[AnyEffect]:
         turn = Turn(cluster.state, cluster.now_s)
-        why = move_nodes(turn, moves, by="planner", reason="a gain of 12 %")
+        transition.move(turn, parse_split("1P2D"), by="planner", reason="a gain of 12 %")
         turn.settle()
-        return why, turn.effects
+        return turn.effects
 
-    assert move()[0] == "the mode is advise"
+    with pytest.raises(RefusedError, match="the mode is advise"):
+        move()
+    cluster.hold("2P1D")
+    with pytest.raises(RefusedError, match="the mode is hold, by me") as refused:
+        move()
+    assert refused.value.code == "EV-1359"
     cluster.feed(Override("auto", "", "me", ""))
-    why, effects = move()
-    assert why == ""
-    assert of(effects, SetRole) == [SetRole("n2", "D", 2)]
+    effects = move()
+    assert of(effects, SetRole) == [SetRole("n2", "D", 3)]
     (written,) = of(effects, SplitWritten)
     assert (written.write.by, written.write.mode) == ("planner", "auto")  # type: ignore[union-attr]
-    assert move()[0] == "change 1 is under way"
-    cluster.first_token("r2")
-    assert move()[0] == "n2 is no longer P"
-    cluster.feed(Override("hold", "1P2D", "me", ""))
-    assert move()[0] == "the mode is hold"
 
 
 # ------------------------------------------------------------ whatever happens
