@@ -103,7 +103,13 @@ class ControlPlane:
             self.state, self.epoch, self.hub, self.streams, self.events, self.writer.feed
         )
         self._dispatcher.on_signal = lambda taken: self._signals_taken.append(taken)
-        self.overrides = Overrides(self.writer, self.directory, self.clock, settings.cooldown_s)
+        self.overrides = Overrides(
+            self.writer,
+            self.directory,
+            self.clock,
+            settings.cooldown_s,
+            last_by=next((w.write.by for w in reversed(writes) if w.write is not None), ""),
+        )
         self.kv = KvBoard(self.state, self.clock)
         self.audit = Audit(self.state)
         self._board = StatusBoard(
@@ -312,6 +318,9 @@ class ControlPlane:
             fetch_ahead=settings.fetch_ahead,
             directory=DirectoryConfig(suspect_after_s=settings.suspect_after_s),
         )
+        ended = [one.transition.number for one in writes if one.transition is not None]
+        begun = [one.write.change for one in writes if one.write is not None]
+        config = msgspec.structs.replace(config, transitions=max([0, *ended, *begun]))
         held = self.directory.held_roles()
         if held is None:
             known = [one.write.generation for one in writes if one.write is not None]
@@ -323,6 +332,10 @@ class ControlPlane:
             mode=held.mode,
             held_by=held.held_by,
             hold_reason=held.hold_reason,
+            held_until_s=(
+                None if held.until_s is None else self.clock() + held.until_s - time.time()
+            ),
+            mode_after=held.mode_after,
         )
 
     def _carry_out(self, effect: object) -> None:

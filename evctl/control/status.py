@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
 from evctl.control.engines import Hub
@@ -12,6 +14,7 @@ from evctl.control.pool import PoolMeasures
 from evctl.control.statedir import NodeProcess, StateDirectory
 from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus
 from evctl.policy.state import ClusterState, NodeRecord, RequestRecord, Stage
+from evctl.policy.transition import HOLD
 
 
 class Identification(msgspec.Struct, frozen=True):
@@ -45,6 +48,7 @@ class StatusBoard:
 
     def status(self, about: Identification, sequence: int, now_s: float) -> ClusterStatus:
         state, measures = self._state, self._measures
+        change = state.transitions.open
         counts = dict.fromkeys(Stage, 0)
         for record in state.requests.values():
             counts[record.stage] += 1
@@ -78,6 +82,11 @@ class StatusBoard:
             refusals=self._hub.refusals.listed(),
             kv=self._kv.status(),
             pool=self._pool.status(state, self._hub.engines),
+            held_until_s=(
+                None if state.held_until_s is None else time.time() + state.held_until_s - now_s
+            ),
+            mode_after=state.mode_after if state.mode == HOLD else "",
+            transition=change.so_far() if change is not None else None,
         )
 
     def _node(self, node: NodeRecord, now_s: float) -> NodeStatus:
