@@ -25,10 +25,13 @@ from evctl.control.measures import Measures
 from evctl.control.metrics import Snapshot
 from evctl.control.overrides import Overrides
 from evctl.control.pool import PoolMeasures
+from evctl.control.recollect import Recollection
+from evctl.control.records import Records
 from evctl.control.settings import ControlSettings
 from evctl.control.statedir import ControlRecord, StateDirectory
 from evctl.control.status import Identification, StatusBoard
 from evctl.control.streams import Streams
+from evctl.control.why import WhyBoard
 from evctl.control.writer import Writer
 from evctl.core.branches import BranchSignal
 from evctl.core.effects import SignalTaken
@@ -85,7 +88,13 @@ class ControlPlane:
         self.writer = Writer(self.state, self.clock, self.journal, self._carry_out)
         self.writer.on_problem = lambda what: self.events.add("fail", what)
         self.pool = PoolMeasures()
-        self.writer.observers += [self.measures.observe, self.pool.observe, self._observe]
+        self.records = Records(self.state)
+        self.writer.observers += [
+            self.measures.observe,
+            self.pool.observe,
+            self.records.observe,
+            self._observe,
+        ]
         self.hub = Hub(
             settings,
             self.directory,
@@ -112,8 +121,18 @@ class ControlPlane:
         )
         self.kv = KvBoard(self.state, self.clock)
         self.audit = Audit(self.state)
+        recollection = Recollection(self.directory.journal)
+        self.why = WhyBoard(
+            self.state, self.records, self.events, self.kv, recollection, self.clock
+        )
         self._board = StatusBoard(
-            self.state, self.measures, self.hub, self.directory, self.kv, self.pool
+            self.state,
+            self.measures,
+            self.hub,
+            self.directory,
+            self.kv,
+            self.pool,
+            self.records.outcomes,
         )
         self._boot_id = secrets.token_hex(16)
         self._gateway = ""
@@ -300,6 +319,7 @@ class ControlPlane:
             journal_bytes=self.journal.written_bytes,
             counters=counters,
             kv=self.kv.summary(),
+            records=self.records,
             engines={name: engine.counters for name, engine in self.hub.engines.items()},
         )
 

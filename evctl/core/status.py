@@ -6,6 +6,7 @@ import msgspec
 
 from evctl.core.kv_status import KvStatus
 from evctl.core.pool_status import PoolStatus
+from evctl.core.predictions import PredictionStatus
 from evctl.core.transitions import Transition
 
 API_VERSION = "evctl/v1"
@@ -156,6 +157,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     held_until_s: float | None = None
     mode_after: str = ""
     transition: Transition | None = None
+    predictions: PredictionStatus | None = None
 
 
 class SplitChange(msgspec.Struct, frozen=True):
