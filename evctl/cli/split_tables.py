@@ -140,8 +140,8 @@ def change_values(change: Transition) -> dict[str, Any]:
             "finished": move.finished,
             "requeued": move.requeued,
             "outcome": move.outcome,
-            "flip_s": move.to_flip_s,
-            "whole_s": move.whole_s,
+            "flip_s": _rounded(move.to_flip_s),
+            "whole_s": _rounded(move.whole_s),
         }
         for move in change.moves
     ]
@@ -152,8 +152,8 @@ def change_values(change: Transition) -> dict[str, Any]:
         "after": change.after,
         "outcome": change.outcome,
         "superseded_by": change.superseded_by or None,
-        "flip_s": _longest([move.to_flip_s for move in change.moves]),
-        "whole_s": _longest([move.whole_s for move in change.moves]),
+        "flip_s": _rounded(_longest(move.to_flip_s for move in change.moves)),
+        "whole_s": _rounded(_longest(move.whole_s for move in change.moves)),
         "moves": moves,
     }
 
@@ -182,6 +182,11 @@ def _history_row(one: Entry) -> tuple[str, ...]:
 
 def _longest(spans: Iterable[float | None]) -> float | None:
     return max((span for span in spans if span is not None), default=None)
+
+
+def _rounded(span: float | None) -> float | None:
+    """To microseconds."""
+    return None if span is None else round(span, 6)
 
 
 def _span(seconds: float | None) -> str:

@@ -281,7 +281,10 @@ def hold(
     confirmed: ConfirmOption = None,
     output: DocumentOption = None,
 ) -> None:
-    """Keep the present split, until `evctl split auto` or as long as --for says."""
+    """Keep the present split.
+
+    Until `evctl split auto`, or as long as --for says.
+    """
     _set_mode(cluster, "hold", reason, yes, confirmed, output, lasts)
 
 
@@ -340,13 +343,16 @@ def auto(
     confirmed: ConfirmOption = None,
     output: DocumentOption = None,
 ) -> None:
-    """Release the split; the planner moves nodes when it is sure of a gain."""
+    """Release the split; the planner moves nodes.
+
+    When it is sure of a gain: `evctl plan` says what it would do now.
+    """
     _set_mode(cluster, "auto", reason, yes, confirmed, output)
 
 
 @app.command()
 def history(cluster: ClusterOption = None, output: DocumentOption = None) -> None:
-    """List who changed split and mode, when, why, and how long it took, newest last.
+    """List who changed split and mode, when and why, newest last.
 
     FLIP: until no unbegun request of its old role was left on a node; WHOLE: until what ran there
     had finished as well. Of several nodes, the longest.

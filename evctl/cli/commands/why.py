@@ -29,9 +29,9 @@ def request(
     cluster: ClusterOption = None,
     output: DocumentOption = None,
 ) -> None:
-    """Show where a request was sent, each node's predicted terms, and what then happened.
+    """Show where a request was sent, why, and what then happened.
 
-    What memory no longer has is read from the journals, which may take some seconds.
+    Each node's predicted terms stand beside what it took. What memory no longer has is read from the journals, which may take some seconds.
     """
     _answer(
         cluster,
@@ -48,7 +48,7 @@ def node(
     cluster: ClusterOption = None,
     output: DocumentOption = None,
 ) -> None:
-    """Show a node's role, how it came to it, and what is there, with its predicted times."""
+    """Show a node's role, how it came to it, and what is there."""
     _answer(cluster, output, "NodeWhy", lambda calls: calls.node(name), why_tables.node_text)
 
 
@@ -61,9 +61,9 @@ def split(
     last: Annotated[int, typer.Option("--last", help="How many decisions.", min=1, max=64)] = 1,
     output: DocumentOption = None,
 ) -> None:
-    """Show the planner's last decisions: each split's forecast, gain and verdict, what came of it.
+    """Show the planner's last decisions, and what came of them.
 
-    With N, the decision of that number.
+    Each split's forecast, gain and verdict. With N, the decision of that number.
     """
     _answer(
         cluster,
@@ -82,7 +82,7 @@ def block(
     cluster: ClusterOption = None,
     output: DocumentOption = None,
 ) -> None:
-    """Show where a block is, who refers to it, and when each copy would be evicted."""
+    """Show where a block is, who needs it, and when it is evicted."""
     from evctl.cli.commands.kv import check_key
 
     check_key(key)
