@@ -49,6 +49,7 @@ from evctl.core.sampling import FinishReason
 from evctl.core.status import ClusterStatus, EventRecord
 from evctl.policy.directory import DirectoryConfig
 from evctl.policy.state import ClusterState, PolicyConfig, StepResult
+from evctl.policy.transition import AUTO
 from evctl.wire.keys import load_keypair
 from evctl.wire.messages import Tokens
 
@@ -148,6 +149,8 @@ class ControlPlane:
         self.endpoint = self.hub.start(self._earlier.control_endpoint if self._earlier else "")
         self._tasks.append(asyncio.create_task(self._check_forever(), name="idle-check"))
         self.events.add("info", f"control plane up, epoch {self.epoch}")
+        if self.state.planner.fresh and self.state.mode == AUTO:
+            self.events.add("info", "mode auto: the planner only advises in its first window")
         for name, why in self.directory.damaged.items():
             self.events.add(
                 "warn", f"{name} in {self.directory.root} is damaged and ignored: {why}"
@@ -336,6 +339,7 @@ class ControlPlane:
             max_queued=settings.max_queued,
             node_late_after_s=settings.node_late_after_s,
             fetch_ahead=settings.fetch_ahead,
+            mode=settings.first_mode,
             directory=DirectoryConfig(suspect_after_s=settings.suspect_after_s),
         )
         ended = [one.transition.number for one in writes if one.transition is not None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -161,7 +160,7 @@ class FakeWhy:
                     Forecast(2.41, 0.9, 3.0), 1446,
                 ),
             ),
-            writes=(EventRecord(2, time.time() - 60, "info", WRITE.told(), write=WRITE),),
+            writes=(EventRecord(2, AT_S, "info", WRITE.told(), write=WRITE),),
         )  # fmt: skip
         self.calls: list[str] = []
 

@@ -31,7 +31,8 @@ def request(
 ) -> None:
     """Show where a request was sent, why, and what then happened.
 
-    Each node's predicted terms stand beside what it took. What memory no longer has is read from the journals, which may take some seconds.
+    Each node's predicted terms stand beside what it took. What memory no longer has is read from
+    the journals, which may take some seconds.
     """
     _answer(
         cluster,
