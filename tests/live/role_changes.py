@@ -177,8 +177,9 @@ def compared(
     for line in fewer[:20]:
         print(f"  {line}", file=sys.stderr)
     extras = moving.report["extras"]
-    told = {k: v for k, v in extras.items() if k.startswith(("verif", "wrong", "mismatch"))}
-    wrong = sum(v for k, v in told.items() if k.startswith(("wrong", "mismatch")))
+    about = ("verif", "unverif", "wrong", "changed")
+    told = {k: v for k, v in extras.items() if k.startswith(about) and isinstance(v, int)}
+    wrong = sum(v for k, v in told.items() if not k.startswith("verif"))
     return [
         Figure("changes by hand", len(changes), "changes", len(changes) >= options.changes),
         Figure("requests", moving.report["requests"], "requests"),
