@@ -97,7 +97,7 @@ def _expire(turn: Turn, planner: Planner) -> None:
     waited_s = turn.now_s - pending.since_s
     turn.notice("warn", f"move to {pending.after} has not settled after {waited_s:.0f} s")
     planner.pending = None
-    planner.moving = False
+    planner.moving, planner.given_up = False, True
     planner.restart(turn.now_s)
 
 
