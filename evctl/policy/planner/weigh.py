@@ -21,7 +21,7 @@ from evctl.policy.planner.batches import (
 )
 from evctl.policy.planner.config import PlannerConfig
 from evctl.policy.planner.fleet import Fleet, closed_loop, slower_phase
-from evctl.policy.planner.meter import pooled
+from evctl.policy.planner.meter import pooled, with_pauses
 from evctl.policy.planner.student import quantile
 
 MOST_WEIGHED = 16
@@ -29,6 +29,9 @@ MOST_WEIGHED = 16
 whole window suffices to leave them out."""
 LOOK = 0.1
 """Share of the error rate that all looks before the window's end may use (Haybittle, Peto)."""
+
+ROUNDING = 1e-9
+"""Less than that is no gain, but the last bits of a division."""
 
 Estimate = Callable[[Fleet, Split, SliceRecord], Forecast]
 
@@ -52,26 +55,52 @@ class _Scale(msgspec.Struct, frozen=True):
     present: Forecast
 
 
+def judge(
+    fleet: Fleet,
+    window: Sequence[SliceRecord],
+    evidence: Sequence[SliceRecord],
+    config: PlannerConfig,
+    *,
+    barred: Split | None = None,
+    looks: int = 0,
+) -> Weighed:
+    """Compare all splits at the end of a window. Slices are not thin; evidence: all that count
+    in the sound test, those of the window last. What the window leaves open, they may settle: a
+    request's work does not depend on when it came. The two tests share the error rate.
+
+    barred: a split that was taken back lately. looks: how many looks before the window's end
+    share their part of the error rate, of which this is one; 0: it is the end.
+    """
+    if not config.sound or looks or len(evidence) <= len(window):
+        share = LOOK / looks if looks else 1.0
+        return weigh(fleet, window, config, barred=barred, share=share, glance=bool(looks))
+    weighed = weigh(fleet, window, config, barred=barred, share=0.5)
+    if weighed.chosen is not None:
+        return weighed
+    return weigh(fleet, evidence, config, barred=barred, share=0.5)
+
+
 def weigh(
     fleet: Fleet,
     slices: Sequence[SliceRecord],
     config: PlannerConfig,
     *,
     barred: Split | None = None,
-    looks: int = 0,
+    share: float = 1.0,
+    glance: bool = False,
 ) -> Weighed:
-    """Compare all splits over the slices, none of which is thin.
-
-    barred: a split that was taken back lately. looks: how many looks before the window's end
-    share the error rate, of which this is one; 0: it is the end.
-    """
-    closed = config.closed and all(one.branches > 0.0 for one in slices)
+    """Compare all splits over these slices. share: of the error rate. glance: where no split
+    promises anything over all slices, do not look at each of them."""
+    closed = config.closed and 2 * sum(one.branches > 0.0 for one in slices) > len(slices)
     estimate: Estimate = closed_loop if closed else slower_phase
+    slices = with_pauses(slices) if closed else slices
     whole = pooled(tuple(slices))
     present = estimate(fleet, fleet.split, whole)
     scale = _Scale(fleet, tuple(slices), whole, estimate, config, present)
     expected = {s: estimate(fleet, s, whole) for s in fleet.splits() if _allowed(scale, s)}
-    tested = _test(scale, expected, looks)
+    if glance and not _promises(scale, expected):
+        return Weighed((), None, closed)
+    tested = _test(scale, expected, share)
     candidates = [
         _judge(scale, split, expected.get(split), tested.get(split), barred)
         for split in fleet.splits()
@@ -84,6 +113,11 @@ def weigh(
     return Weighed(told, chosen, closed)
 
 
+def _promises(scale: _Scale, expected: dict[Split, Forecast]) -> bool:
+    least = math.log1p(scale.config.least_effect)
+    return any(_gain(scale.present, one, scale.config)[0] > least for one in expected.values())
+
+
 class _Tested(msgspec.Struct, frozen=True):
     """mean: of gains, or of log-ratios in the sound test; bound: it passes above that."""
 
@@ -92,7 +126,7 @@ class _Tested(msgspec.Struct, frozen=True):
     measure: str
 
 
-def _test(scale: _Scale, expected: dict[Split, Forecast], looks: int) -> dict[Split, _Tested]:
+def _test(scale: _Scale, expected: dict[Split, Forecast], share: float) -> dict[Split, _Tested]:
     fleet, config = scale.fleet, scale.config
     present = [scale.estimate(fleet, fleet.split, one) for one in scale.slices]
     promising = sorted(
@@ -113,7 +147,7 @@ def _test(scale: _Scale, expected: dict[Split, Forecast], looks: int) -> dict[Sp
             for split, logs in series.items()
         }
     tests = effective_tests([batch_means(logs) for logs in series.values()])
-    tail = config.error_rate / tests * (LOOK / looks if looks else 1.0)
+    tail = config.error_rate / tests * share
     return {
         split: _student(scale, split, mean_of(logs), measured[split], tail)
         for split, logs in series.items()
@@ -123,7 +157,7 @@ def _test(scale: _Scale, expected: dict[Split, Forecast], looks: int) -> dict[Sp
 def _two_errors(gains: Sequence[float], measure: str) -> _Tested:
     """Eq. 6: the mean gain exceeds twice its standard error."""
     mean = plain_mean(gains)
-    return _Tested(mean, 2.0 * mean.error, measure)
+    return _Tested(mean, max(2.0 * mean.error, ROUNDING), measure)
 
 
 def _student(scale: _Scale, split: Split, mean: Mean, measure: str, tail: float) -> _Tested:
@@ -224,19 +258,22 @@ def _verdict(
     scale: _Scale, split: Split, forecast: Forecast, tested: _Tested, barred: Split | None
 ) -> tuple[str, str]:
     value, bound = tested.mean.value, tested.bound
-    least = math.log1p(scale.config.least_effect) if scale.config.sound else 0.0
+    sound, least = scale.config.sound, math.log1p(scale.config.least_effect)
+    gain, needed = (math.expm1(value), math.expm1(min(bound, 9.0))) if sound else (value, bound)
     if value <= 0.0:
-        return "worse", f"{tested.measure} {value:+.1%}"
-    if value <= least:
-        return "small", f"{tested.measure} {value:+.1%}, below {scale.config.least_effect:.0%}"
-    if value <= bound or not math.isfinite(tested.mean.error):
-        return "unsure", f"{tested.measure} {value:+.1%}, sure only above {bound:.1%}"
+        return "worse", f"{tested.measure} {gain:+.1%}"
+    if sound and value <= least:
+        return "small", f"{tested.measure} {gain:+.1%}, below {scale.config.least_effect:.0%}"
+    if not math.isfinite(tested.mean.error):
+        return "unsure", f"{tested.measure} {gain:+.1%}, too few slices to tell"
+    if value <= bound:
+        return "unsure", f"{tested.measure} {gain:+.1%}, sure only above {needed:.1%}"
     if split == barred:
         return "guarded", "taken back lately: it did not keep what it promised"
     if _misses_target(scale, forecast):
         wait_s = forecast.prefill_wait_p95_s
         return "guarded", f"95 % would wait up to {wait_s:.1f} s for prefill"
-    return "passed", f"{tested.measure} {value:+.1%}, sure above {bound:.1%}"
+    return "passed", f"{tested.measure} {gain:+.1%}, sure above {needed:.1%}"
 
 
 def _misses_target(scale: _Scale, forecast: Forecast) -> bool:
