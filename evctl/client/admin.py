@@ -27,8 +27,10 @@ from evctl.core.kv_status import (
 )
 from evctl.core.status import ClusterStatus, EventRecord, SplitChange, WatchFrame
 
-if TYPE_CHECKING:  # 100 ms at run time, paid by the first call
+if TYPE_CHECKING:  # httpx: 100 ms at run time, paid by the first call
     import httpx
+
+    from evctl.client.why import WhyCalls
 
 TIMEOUT_S: Final = 5.0
 CHECK_TIMEOUT_S: Final = 330.0
@@ -80,8 +82,10 @@ class AdminClient:
         generation: int | None = None,
         plan: bool = False,
         force: bool = False,
+        for_s: float | None = None,
     ) -> SplitChange:
-        """Change the split and hold it; with plan, only say what would move.
+        """Change the split and hold it, for for_s seconds or until somebody releases it; with
+        plan, only say what would move.
 
         generation: refuse (ConflictError) when somebody wrote since then.
         """
@@ -92,13 +96,37 @@ class AdminClient:
             "generation": generation,
             "plan": plan,
             "force": force,
+            **({} if for_s is None else {"for_s": for_s}),
         }
         return decoded(self._call("PUT", "split", body), SplitChange, "split")
 
-    def set_mode(self, mode: str, *, by: str, reason: str = "") -> ClusterStatus:
-        """mode: hold or advise."""
-        body = {"mode": mode, "by": by, "reason": reason}
+    def set_mode(
+        self,
+        mode: str,
+        *,
+        by: str,
+        reason: str = "",
+        generation: int | None = None,
+        for_s: float | None = None,
+    ) -> ClusterStatus:
+        """mode: auto, hold (for for_s seconds, or until somebody releases it) or advise.
+
+        generation: refuse (ConflictError) when somebody wrote since then.
+        """
+        body: dict[str, Any] = {"mode": mode, "by": by, "reason": reason}
+        if generation is not None:
+            body["generation"] = generation
+        if for_s is not None:
+            body["for_s"] = for_s
         return decoded(self._call("PUT", "mode", body), ClusterStatus, "mode")
+
+    @property
+    def why(self) -> WhyCalls:
+        """Calls about the planner, and why something is as it is."""
+        # Not at import: few commands ask, and its values bring half of core along.
+        from evctl.client.why import WhyCalls
+
+        return WhyCalls(self._call, segment)
 
     # ------------------------------------------------------------ branches and blocks
 

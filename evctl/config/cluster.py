@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from evctl.config.marked_yaml import KeyPath
 from evctl.config.paths import CLUSTER_NAME
-from evctl.core.errors import UsageError
+from evctl.core.errors import RefusedError, UsageError
 from evctl.core.split import Split, parse_split
 
 MODEL_KV_HEADS: Final[Mapping[str, int | None]] = {
@@ -245,7 +245,7 @@ def _split_mistakes(config: ClusterConfig) -> list[Mistake]:
         return [Mistake(key_path=("nodes",), what=why, hint="give at least 2 nodes")]
     try:
         split = config.first_split
-    except UsageError as error:
+    except (UsageError, RefusedError) as error:
         return [Mistake(key_path=("split",), what=str(error), hint=error.next_step)]
     if split.nodes != count:
         what = f"split {config.split} is for {split.nodes} nodes, the cluster has {count}"

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BeforeValidator, Field, StringConstraints
 from starlette.exceptions import HTTPException
 
-from evctl.control import admin_kv
+from evctl.control import admin_kv, admin_why
 from evctl.control.admin_forms import (
     BASE,
     MAX_COUNT,
@@ -34,6 +34,7 @@ from evctl.core.status import ClusterStatus, ErrorBody, EventRecord, SplitChange
 
 NDJSON: Final = "application/x-ndjson"
 MAX_EVENTS: Final = 1_000
+MAX_HOLD_S: Final = 366 * 86_400
 _COUNT: Final = "[1-9][0-9]{0,5}"
 SPLIT_PATTERN: Final = f"^({_COUNT}[pP]{_COUNT}[dD]|{_COUNT}[dD]{_COUNT}[pP])$"
 """For the schema only: core.split says better what is wrong with a text."""
@@ -44,9 +45,14 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+Generation = Annotated[Annotated[int, Field(ge=0, le=MAX_COUNT)] | None, BeforeValidator(_whole)]
+HoldSeconds = Annotated[float, Field(gt=0, le=MAX_HOLD_S, allow_inf_nan=False)] | None
+
+
 class SplitBody(Body):
     """generation: only if nobody wrote since then. plan: change nothing, say what would move.
-    force: also in the cooldown after a change."""
+    force: also in the cooldown after a change. for_s: how long to hold it; otherwise until
+    somebody releases it."""
 
     split: Annotated[
         str,
@@ -55,17 +61,20 @@ class SplitBody(Body):
     ]
     by: Actor
     reason: Text = ""
-    generation: Annotated[
-        Annotated[int, Field(ge=0, le=MAX_COUNT)] | None, BeforeValidator(_whole)
-    ] = None
+    generation: Generation = None
     plan: bool = False
     force: bool = False
+    for_s: HoldSeconds = None
 
 
 class ModeBody(Body):
-    mode: Literal["advise", "hold"]
+    """for_s: of a hold, how long; otherwise until somebody releases it."""
+
+    mode: Literal["auto", "advise", "hold"]
     by: Actor
     reason: Text = ""
+    generation: Generation = None
+    for_s: HoldSeconds = None
 
 
 class StopBody(Body):
@@ -81,6 +90,7 @@ class Stopping(msgspec.Struct, frozen=True):
 
 _DESCRIBED: Final = (
     ClusterStatus, SplitChange, WatchFrame, ErrorBody, EventRecord, Stopping, *admin_kv.DESCRIBED,
+    *admin_why.DESCRIBED,
 )  # fmt: skip
 
 
@@ -101,6 +111,7 @@ def create_admin_app(plane: ControlPlane) -> FastAPI:
     _add_writes(app, plane)
     _add_health(app, plane)
     admin_kv.add_routes(app, plane)
+    admin_why.add_routes(app, plane)
     app.add_middleware(admin_kv.KeepSegments)
     app.openapi = lambda: openapi(app, _DESCRIBED)  # type: ignore[method-assign]
     return app
@@ -135,12 +146,19 @@ def _add_writes(app: FastAPI, plane: ControlPlane) -> None:
             generation=body.generation,
             plan=body.plan,
             force=body.force,
+            for_s=body.for_s,
         )
         return json_answer(change)
 
     @app.put(f"{BASE}/mode", responses=answers(ClusterStatus), response_class=Response)
     async def set_mode(body: ModeBody) -> Response:
-        plane.overrides.set_mode(body.mode, by=body.by, reason=body.reason)
+        plane.overrides.set_mode(
+            body.mode,
+            by=body.by,
+            reason=body.reason,
+            generation=body.generation,
+            for_s=body.for_s,
+        )
         return json_answer(plane.status())
 
     @app.post(

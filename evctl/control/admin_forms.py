@@ -31,6 +31,9 @@ _NOT_HERE: Final = frozenset({"EV-1103", "EV-1356"})
 """Well-formed, but not for a cluster of this size or with these blocks: 409, though the caller's
 exit code is usage."""
 
+_MALFORMED: Final = frozenset({"EV-1101"})
+"""Refused by a rule that holds for every cluster: the schema tells it as well."""
+
 _STATUS: Final[tuple[tuple[type[EvctlError], int], ...]] = (
     (UsageError, 422),
     (ConflictError, 409),
@@ -77,6 +80,8 @@ async def on_evctl_error(_: Request, error: Exception) -> Response:
     status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
     if error.code in _NOT_HERE:
         status = 409
+    elif error.code in _MALFORMED:
+        status = 422
     return _failure(status, error)
 
 

@@ -15,6 +15,7 @@ from evctl.core.effects import (
     Dispatch,
     Fail,
     FetchAhead,
+    MoveEnded,
     Notice,
     Recall,
     RefDelta,
@@ -22,9 +23,11 @@ from evctl.core.effects import (
     SetRole,
     SignalTaken,
     SplitWritten,
+    TransitionEnded,
     WarmUp,
 )
 from evctl.core.events import DispatchFailed, Event, FetchAheadEnded, FromNode
+from evctl.core.transitions import LOST
 from evctl.policy.state import ClusterState
 from evctl.wire.codec import WireError
 from evctl.wire.messages import CancelRequest, RecallRequest, Reclassify, StartRequest
@@ -65,6 +68,8 @@ class Dispatcher:
             RefDelta: lambda e: self._hub.reach(e.node, Reclassify(e.epoch, e.ref_class, e.keys)),
             SignalTaken: lambda e: self.on_signal(e),
             SplitWritten: lambda e: self._events.add_write(e.write),
+            MoveEnded: self._move_ended,
+            TransitionEnded: lambda e: self._events.add_transition(e.transition),
             Decided: lambda e: None,  # it is kept in the state; Notice and SplitWritten tell it
             Notice: lambda e: self._events.add(e.level, e.what, e.node, e.request_id),
         }
@@ -112,6 +117,12 @@ class Dispatcher:
             ended = FetchAheadEnded(effect.ticket, (), 0.0, missed, "unreachable")
             boot_id = self._state.nodes[effect.node].boot_id
             self._feed(FromNode(effect.node, boot_id, ended))
+
+    def _move_ended(self, effect: MoveEnded) -> None:
+        """A move that settled is told by a Notice and with its change."""
+        if effect.move.outcome == LOST:
+            what = f"it was lost in change {effect.number}, before it had settled"
+            self._events.add("warn", what, effect.move.node)
 
     def _cancel(self, effect: Cancel) -> None:
         for node in effect.nodes:

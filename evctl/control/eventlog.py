@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from evctl.core.status import EventRecord, SplitWrite
+from evctl.core.transitions import LOST, Transition
 
 MAX_RECORDS = 5_000
 _LEVELS = {"info": logging.INFO, "warn": logging.WARNING, "fail": logging.ERROR}
@@ -20,8 +21,8 @@ log = logging.getLogger("evctl.events")
 class EventLog:
     """wall_s: seconds since the epoch. Sequences start at 1 and rise by one.
 
-    earlier: writes to the split in earlier lives, oldest first; they come first here too.
-    keep: told of each new write, for a later life.
+    earlier: writes to the split, and changes of it that ended, in earlier lives, oldest first;
+    they come first here too. keep: told of each new one, for a later life.
     """
 
     def __init__(
@@ -41,12 +42,22 @@ class EventLog:
 
     def add(self, level: str, what: str, node: str = "", request_id: str = "") -> None:
         extra = {"event": "cluster", "node": node, "request_id": request_id}
-        self._append(level, what, node, request_id, None, extra)
+        self._append(level, what, extra, node=node, request_id=request_id)
 
     def add_write(self, write: SplitWrite) -> None:
         """Somebody changed split or mode."""
         extra = {"event": "split", "by": write.by, "generation": write.generation}
-        self._append("info", write.told(), "", "", write, extra)
+        self._append("info", write.told(), extra, write=write)
+        self._keep_last()
+
+    def add_transition(self, change: Transition) -> None:
+        """A change of the split is over."""
+        extra = {"event": "transition", "change": change.number, "outcome": change.outcome}
+        level = "warn" if change.outcome == LOST else "info"
+        self._append(level, change.told(), extra, transition=change)
+        self._keep_last()
+
+    def _keep_last(self) -> None:
         try:
             self._keep(self._records[-1])
         except OSError as error:
@@ -56,13 +67,17 @@ class EventLog:
         self,
         level: str,
         what: str,
-        node: str,
-        request_id: str,
-        write: SplitWrite | None,
         extra: Mapping[str, object],
+        *,
+        node: str = "",
+        request_id: str = "",
+        write: SplitWrite | None = None,
+        transition: Transition | None = None,
     ) -> None:
         self.sequence += 1
-        record = EventRecord(self.sequence, self._wall_s(), level, what, node, request_id, write)
+        record = EventRecord(
+            self.sequence, self._wall_s(), level, what, node, request_id, write, transition
+        )
         self._records.append(record)
         log.log(_LEVELS.get(level, logging.INFO), "%s", what, extra=extra)
         for waiter in self._waiters:

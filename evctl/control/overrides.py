@@ -5,21 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from evctl.control.statedir import HeldRoles, StateDirectory
 from evctl.control.writer import Writer
-from evctl.core.errors import ConflictError, RefusedError, UsageError
-from evctl.core.events import Override
+from evctl.core.effects import SplitWritten
+from evctl.core.errors import ConflictError, EvctlError, RefusedError, UsageError
+from evctl.core.events import Event, Override
 from evctl.core.split import Role, Split, parse_split
 from evctl.core.status import Move, SplitChange
-from evctl.policy.transition import MODES, plan_moves
+from evctl.policy.state import ClusterState, StepResult
+from evctl.policy.transition import HOLD, MODES, plan_moves
 
 
 class Overrides:
-    """Checks a write before the writer gets it, and keeps it over a restart.
+    """Checks a write before the writer gets it, and keeps it over a restart; keeps the planner's
+    writes, and the end of a hold, as well.
 
-    A cluster's first change is free; after it, changes are cooldown_s apart unless forced. What is
-    so already is not written again: no generation, no line of history. wall_s: seconds since the
-    epoch, for people.
+    A cluster's first change is free; after it, changes are cooldown_s apart unless forced,
+    whoever made the last one. What is so already is not written again: no generation, no line of
+    history. last_by: who wrote last in an earlier life. wall_s: seconds since the epoch, for
+    people and files; the writer's clock is for nobody else.
     """
 
     def __init__(
@@ -29,6 +35,7 @@ class Overrides:
         clock: Callable[[], float],
         cooldown_s: float,
         wall_s: Callable[[], float] = time.time,
+        last_by: str = "",
     ) -> None:
         self._writer = writer
         self._directory = directory
@@ -36,7 +43,9 @@ class Overrides:
         self._cooldown_s = cooldown_s
         self._wall_s = wall_s
         self._changed_s: float | None = None
-        self._last_by = writer.state.held_by
+        self._last_by = last_by or writer.state.held_by
+        self._coming: HeldRoles | None = None
+        writer.observers.append(self._observe)
 
     def set_split(
         self,
@@ -47,28 +56,27 @@ class Overrides:
         generation: int | None = None,
         plan: bool = False,
         force: bool = False,
+        for_s: float | None = None,
     ) -> SplitChange:
-        """Change the split and hold it. plan: only say what it would do, and whether it would be
-        refused now.
+        """Change the split and hold it, for for_s seconds or until somebody releases it. plan:
+        only say what it would do, and whether it would be refused now.
 
-        Raises UsageError (EV-1102, 1103) for a split that cannot be, ConflictError (EV-1351)
-        when `generation` is not the present one, RefusedError (EV-1352) in the cooldown,
-        EvctlError (EV-1314) when it cannot be kept; nothing changed then.
+        Raises UsageError (EV-1102, 1103) for a split that cannot be, RefusedError (EV-1101) for
+        one that leaves a phase empty and (EV-1352) in the cooldown, ConflictError (EV-1351) when
+        `generation` is not the present one, EvctlError (EV-1314) when it cannot be kept; nothing
+        changed then.
         """
         state = self._writer.state
         wanted = parse_split(split)
         moves = plan_moves(state, wanted)
         self._expect(generation)
         before = str(state.split)
-        unchanged = not moves and self._is_so("hold", reason)
+        unchanged = not moves and self._is_so(HOLD, reason, for_s)
         left_s = self._cooldown_left_s() if moves else 0.0
         if not plan and not unchanged:
             if left_s and not force:
                 raise self._too_soon(wanted, left_s)
-            override = Override("hold", str(wanted), by, reason, forced=bool(left_s))
-            self._apply(override, moves)
-            if moves:
-                self._changed_s = self._clock()
+            self._apply(self._hold(str(wanted), by, reason, for_s, forced=bool(left_s)), moves)
         return SplitChange(
             before,
             str(wanted),
@@ -80,10 +88,20 @@ class Overrides:
             cooldown_s=self._cooldown_s,
         )
 
-    def set_mode(self, mode: str, *, by: str, reason: str = "") -> None:
-        """hold: the present split stays. advise: it may be changed by others again.
+    def set_mode(
+        self,
+        mode: str,
+        *,
+        by: str,
+        reason: str = "",
+        generation: int | None = None,
+        for_s: float | None = None,
+    ) -> None:
+        """hold: the present split stays, for for_s seconds or until somebody releases it. auto:
+        the planner moves nodes. advise: it only says what it would do.
 
-        Raises UsageError (EV-1353) for another mode, EvctlError (EV-1314) as `set_split`.
+        Raises UsageError (EV-1353) for another mode, ConflictError (EV-1351) and EvctlError
+        (EV-1314) as `set_split`.
         """
         if mode not in MODES:
             raise UsageError(
@@ -92,16 +110,28 @@ class Overrides:
                 next_step="choose one of them",
                 code="EV-1353",
             )
-        if self._is_so(mode, reason):
+        self._expect(generation)
+        if self._is_so(mode, reason, for_s):
             return
-        split = str(self._writer.state.split) if mode == "hold" else ""
-        self._apply(Override(mode, split, by, reason))
+        if mode == HOLD:
+            self._apply(self._hold(str(self._writer.state.split), by, reason, for_s))
+        else:
+            self._apply(Override(mode, "", by, reason))
 
-    def _is_so(self, mode: str, reason: str) -> bool:
-        """Whether the mode is that one, for that reason. Advising keeps no reason, so one that is
-        given is news."""
+    # ------------------------------------------------------------ what is written
+
+    def _hold(
+        self, split: str, by: str, reason: str, for_s: float | None, *, forced: bool = False
+    ) -> Override:
+        until_s = None if for_s is None else self._clock() + for_s
+        return Override(HOLD, split, by, reason, forced=forced, until_s=until_s)
+
+    def _is_so(self, mode: str, reason: str, for_s: float | None) -> bool:
+        """Whether the mode is that one, for that reason and without an end. Other modes than hold
+        keep no reason, so one that is given is news; so is any end of a hold."""
         state = self._writer.state
-        return state.mode == mode and state.hold_reason == reason
+        endless = for_s is None and state.held_until_s is None
+        return state.mode == mode and state.hold_reason == reason and endless
 
     def _apply(self, override: Override, moves: tuple[Move, ...] = ()) -> None:
         """On disk first: what cannot be kept is not done, so that no restart undoes it.
@@ -109,28 +139,59 @@ class Overrides:
         Raises EvctlError (EV-1314); nothing changed then.
         """
         state = self._writer.state
-        held = override.mode == "hold"
-        coming = HeldRoles(
+        held = override.mode == HOLD
+        until_s = override.until_s if held else None
+        self._coming = HeldRoles(
             generation=state.generation + 1,
             mode=override.mode,
             held_by=override.by if held else "",
             hold_reason=override.reason if held else "",
-            roles={**self._roles(), **{move.node: Role(move.after) for move in moves}},
+            roles={**_roles(state), **{move.node: Role(move.after) for move in moves}},
+            until_s=self._on_the_wall(until_s),
+            mode_after=state.mode if held and state.mode != HOLD else state.mode_after,
         )
-        self._directory.write_held_roles(coming)
+        self._directory.write_held_roles(self._coming)
+        override = msgspec.structs.replace(override, generation=state.generation)
         self._writer.feed(override)
-        self._last_by = override.by
-        if (is_so := self._held()) != coming:
-            self._directory.write_held_roles(is_so)
+        if self._coming is not None:  # it was not taken, which a Notice tells
+            self._coming = None
+            self._directory.write_held_roles(self._held())
 
-    def _roles(self) -> dict[str, Role]:
-        return {node.name: node.role for node in self._writer.state.nodes.values()}
+    def _observe(self, now_s: float, event: Event, result: StepResult) -> None:
+        """An observer of the writer: whoever wrote, the next life must know of it."""
+        del event
+        writes = [effect.write for effect in result.effects if isinstance(effect, SplitWritten)]
+        if not writes:
+            return
+        self._last_by = writes[-1].by
+        if any(write.moves for write in writes):
+            self._changed_s = now_s
+        coming, self._coming = self._coming, None
+        is_so = self._held()
+        if coming is not None and _alike(is_so, coming):
+            return
+        try:
+            self._directory.write_held_roles(is_so)
+        except EvctlError as error:
+            self._writer.on_problem(f"a restart would not know of this change: {error}")
 
     def _held(self) -> HeldRoles:
         state = self._writer.state
         return HeldRoles(
-            state.generation, state.mode, state.held_by, state.hold_reason, self._roles()
+            generation=state.generation,
+            mode=state.mode,
+            held_by=state.held_by,
+            hold_reason=state.hold_reason,
+            roles=_roles(state),
+            until_s=self._on_the_wall(state.held_until_s),
+            mode_after=state.mode_after,
         )
+
+    def _on_the_wall(self, until_s: float | None) -> float | None:
+        """A time on the writer's clock in seconds since the epoch."""
+        return None if until_s is None else self._wall_s() + until_s - self._clock()
+
+    # ------------------------------------------------------------ refusals
 
     def _expect(self, generation: int | None) -> None:
         present = self._writer.state.generation
@@ -157,3 +218,14 @@ class Overrides:
             next_step=f"wait {left_s:.0f} s, or repeat with --force",
             code="EV-1352",
         )
+
+
+def _roles(state: ClusterState) -> dict[str, Role]:
+    return {node.name: node.role for node in state.nodes.values()}
+
+
+def _alike(one: HeldRoles, other: HeldRoles) -> bool:
+    """But for the moment of a hold's end, which two readings of two clocks never give alike."""
+    return msgspec.structs.replace(one, until_s=None) == msgspec.structs.replace(
+        other, until_s=None
+    )

@@ -27,10 +27,13 @@ from evctl.control.measures import Measures
 from evctl.control.metrics import Snapshot
 from evctl.control.overrides import Overrides
 from evctl.control.pool import PoolMeasures
+from evctl.control.recollect import Recollection
+from evctl.control.records import Records
 from evctl.control.settings import ControlSettings
 from evctl.control.statedir import ControlRecord, StateDirectory
 from evctl.control.status import Identification, StatusBoard
 from evctl.control.streams import Streams
+from evctl.control.why import WhyBoard
 from evctl.control.writer import Writer
 from evctl.core.branches import BranchSignal
 from evctl.core.effects import SignalTaken
@@ -48,6 +51,7 @@ from evctl.core.sampling import FinishReason
 from evctl.core.status import ClusterStatus, EventRecord
 from evctl.policy.directory import DirectoryConfig
 from evctl.policy.state import ClusterState, PolicyConfig, StepResult
+from evctl.policy.transition import AUTO
 from evctl.wire.keys import load_keypair
 from evctl.wire.messages import Tokens
 
@@ -87,7 +91,13 @@ class ControlPlane:
         self.writer = Writer(self.state, self.clock, self.journal, self._carry_out)
         self.writer.on_problem = lambda what: self.events.add("fail", what)
         self.pool = PoolMeasures()
-        self.writer.observers += [self.measures.observe, self.pool.observe, self._observe]
+        self.records = Records(self.state)
+        self.writer.observers += [
+            self.measures.observe,
+            self.pool.observe,
+            self.records.observe,
+            self._observe,
+        ]
         self.hub = Hub(
             settings,
             self.directory,
@@ -116,9 +126,19 @@ class ControlPlane:
             self.state, self.epoch, self.hub, self.streams, self.events, self.writer.feed
         )
         self._dispatcher.on_signal = lambda taken: self._signals_taken.append(taken)
-        self.overrides = Overrides(self.writer, self.directory, self.clock, settings.cooldown_s)
+        self.overrides = Overrides(
+            self.writer,
+            self.directory,
+            self.clock,
+            settings.cooldown_s,
+            last_by=next((w.write.by for w in reversed(writes) if w.write is not None), ""),
+        )
         self.kv = KvBoard(self.state, self.clock)
         self.audit = Audit(self.state)
+        recollection = Recollection(self.directory.journal)
+        self.why = WhyBoard(
+            self.state, self.records, self.events, self.kv, recollection, self.clock
+        )
         self._board = StatusBoard(
             self.state,
             self.measures,
@@ -127,6 +147,7 @@ class ControlPlane:
             self.kv,
             self.pool,
             self.calibration,
+            self.records.outcomes,
         )
         self._boot_id = secrets.token_hex(16)
         self._gateway = ""
@@ -142,6 +163,8 @@ class ControlPlane:
         self.endpoint = self.hub.start(self._earlier.control_endpoint if self._earlier else "")
         self._tasks.append(asyncio.create_task(self._check_forever(), name="idle-check"))
         self.events.add("info", f"control plane up, epoch {self.epoch}")
+        if self.state.planner.fresh and self.state.mode == AUTO:
+            self.events.add("info", "mode auto: the planner only advises in its first window")
         for name, why in self.directory.damaged.items():
             self.events.add(
                 "warn", f"{name} in {self.directory.root} is damaged and ignored: {why}"
@@ -314,6 +337,7 @@ class ControlPlane:
             journal_bytes=self.journal.written_bytes,
             counters=counters,
             kv=self.kv.summary(),
+            records=self.records,
             engines={name: engine.counters for name, engine in self.hub.engines.items()},
             node_waits=dict(self.measures.node_waits),
         )
@@ -332,6 +356,7 @@ class ControlPlane:
             node_late_after_s=settings.node_late_after_s,
             fetch_ahead=settings.fetch_ahead,
             warm_up_s=settings.warm_up_s,
+            mode=settings.first_mode,
             planner=settings.planner,
             routing=settings.routing,
             shortest_first=settings.shortest_first,
@@ -339,6 +364,9 @@ class ControlPlane:
             append_tokens=settings.append_tokens,
             directory=DirectoryConfig(suspect_after_s=settings.suspect_after_s),
         )
+        ended = [one.transition.number for one in writes if one.transition is not None]
+        begun = [one.write.change for one in writes if one.write is not None]
+        config = msgspec.structs.replace(config, transitions=max([0, *ended, *begun]))
         held = self.directory.held_roles()
         if held is None:
             known = [one.write.generation for one in writes if one.write is not None]
@@ -350,6 +378,10 @@ class ControlPlane:
             mode=held.mode,
             held_by=held.held_by,
             hold_reason=held.hold_reason,
+            held_until_s=(
+                None if held.until_s is None else self.clock() + held.until_s - time.time()
+            ),
+            mode_after=held.mode_after,
         )
 
     def _carry_out(self, effect: object) -> None:

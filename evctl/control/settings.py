@@ -13,8 +13,9 @@ from evctl.policy.planner import PlannerConfig, plus
 
 class ControlSettings(msgspec.Struct, frozen=True):
     """directory: the cluster's state directory. nodes: all names. The rest is as in the cluster's
-    configuration; cooldown_s: least time between two changes of the split by persons.
-    tenants: those whose KV may be there.
+    configuration; cooldown_s: least time between two changes of the split, of which a person's is
+    the second. tenants: those whose KV may be there. first_mode: of a cluster that nobody has set
+    a mode of.
     """
 
     directory: Path
@@ -28,6 +29,7 @@ class ControlSettings(msgspec.Struct, frozen=True):
     node_late_after_s: float = 5.0
     node_lost_after_s: float = 20.0
     cooldown_s: float = 120.0
+    first_mode: str = "auto"
     planner: PlannerConfig = plus()
     tenants: tuple[str, ...] = ("default",)
     fetch_ahead: bool = True

@@ -24,13 +24,13 @@ SOCKET_PATH_BYTES: Final = 107
 """The longest path that a unix socket can have on Linux."""
 SECRET_BYTES: Final = 32
 SPLIT_WRITES: Final = "splits.jsonl"
-MAX_SPLIT_WRITES: Final = 200
+MAX_SPLIT_WRITES: Final = 400
 
 MAX_COUNT: Final = 2**53
 """Above this, an epoch or a generation is damage."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
-Mode = Annotated[str, msgspec.Meta(pattern="^(advise|hold)$")]
+Mode = Annotated[str, msgspec.Meta(pattern="^(auto|advise|hold)$")]
 Pid = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 
 T = TypeVar("T")
@@ -58,13 +58,16 @@ class NodeProcess(msgspec.Struct, frozen=True):
 
 
 class HeldRoles(msgspec.Struct, frozen=True):
-    """roles.json: what the next life of the control plane starts with."""
+    """roles.json: what the next life of the control plane starts with. until_s: of a hold that
+    ends by itself, seconds since the epoch; mode_after: the mode then."""
 
     generation: Count
     mode: Mode
     held_by: str
     hold_reason: str
     roles: dict[str, Role]
+    until_s: float | None = None
+    mode_after: Mode = "advise"
 
 
 class ModelFiles(msgspec.Struct, frozen=True):
@@ -156,8 +159,8 @@ class StateDirectory:
         self._write("roles.json", msgspec.json.encode(held))
 
     def split_writes(self) -> list[EventRecord]:
-        """Writes to the split in earlier lives, oldest first, the last MAX_SPLIT_WRITES of them;
-        drops older ones, and what a life left half written."""
+        """Writes to the split in earlier lives, and changes of it that ended, oldest first, the
+        last MAX_SPLIT_WRITES of them; drops older ones, and what a life left half written."""
         path = self.root / SPLIT_WRITES
         try:
             whole = path.read_bytes().splitlines(keepends=True)

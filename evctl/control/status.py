@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
 from evctl.control.calibration import Calibration
@@ -9,10 +11,12 @@ from evctl.control.engines import Hub
 from evctl.control.kv_board import KvBoard
 from evctl.control.liveness import why_gone
 from evctl.control.measures import Measures, Window
+from evctl.control.outcomes import Outcomes
 from evctl.control.pool import PoolMeasures
 from evctl.control.statedir import NodeProcess, StateDirectory
 from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus
 from evctl.policy.state import ClusterState, NodeRecord, RequestRecord, Stage
+from evctl.policy.transition import HOLD
 
 
 class Identification(msgspec.Struct, frozen=True):
@@ -37,6 +41,7 @@ class StatusBoard:
         kv: KvBoard,
         pool: PoolMeasures,
         calibration: Calibration,
+        outcomes: Outcomes,
     ) -> None:
         self._state = state
         self._measures = measures
@@ -45,9 +50,11 @@ class StatusBoard:
         self._kv = kv
         self._pool = pool
         self._calibration = calibration
+        self._outcomes = outcomes
 
     def status(self, about: Identification, sequence: int, now_s: float) -> ClusterStatus:
         state, measures = self._state, self._measures
+        change = state.transitions.open
         counts = dict.fromkeys(Stage, 0)
         for record in state.requests.values():
             counts[record.stage] += 1
@@ -82,6 +89,12 @@ class StatusBoard:
             kv=self._kv.status(),
             pool=self._pool.status(state, self._hub.engines),
             times=tuple(self._calibration.status(node) for node in state.nodes.values()),
+            held_until_s=(
+                None if state.held_until_s is None else time.time() + state.held_until_s - now_s
+            ),
+            mode_after=state.mode_after if state.mode == HOLD else "",
+            transition=change.so_far() if change is not None else None,
+            predictions=self._outcomes.status(),
         )
 
     def _node(self, node: NodeRecord, now_s: float) -> NodeStatus:

@@ -9,6 +9,7 @@ import msgspec
 from evctl.core.kv import FetchPiece
 from evctl.core.planning import PlanDecision
 from evctl.core.status import SplitWrite
+from evctl.core.transitions import NodeMove, Transition
 
 
 class Effect(msgspec.Struct, frozen=True, tag_field="t"):
@@ -114,6 +115,19 @@ class SplitWritten(Effect, frozen=True, tag=True):
     write: SplitWrite
 
 
+class MoveEnded(Effect, frozen=True, tag=True):
+    """One node's part of the change `number` is over: settled, superseded or lost."""
+
+    number: int
+    move: NodeMove
+
+
+class TransitionEnded(Effect, frozen=True, tag=True):
+    """A change of the split is over; each of its moves has ended (MoveEnded)."""
+
+    transition: Transition
+
+
 class Decided(Effect, frozen=True, tag=True):
     """The planner weighed the splits. SplitWritten and SetRole follow when it moves nodes."""
 
@@ -151,6 +165,8 @@ AnyEffect = (
     | RefDelta
     | SignalTaken
     | SplitWritten
+    | MoveEnded
+    | TransitionEnded
     | Decided
     | FetchAhead
     | WarmUp

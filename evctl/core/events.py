@@ -251,14 +251,17 @@ class NodeLost(Fact, frozen=True, tag=True):
 
 
 class Override(Fact, frozen=True, tag=True):
-    """A person or program sets the mode. mode "hold" needs split ("4P5D"). forced: although the
-    cooldown was not over."""
+    """A person or program sets the mode: "auto", "hold" or "advise". "hold" needs split ("4P5D").
+    forced: although the cooldown was not over. until_s: when a hold ends by itself, on the
+    reducer's clock. generation: only if that is the present one."""
 
     mode: str
     split: str
     by: str
     reason: str
     forced: bool = False
+    until_s: float | None = None
+    generation: int | None = None
 
 
 class CoefficientsFitted(Fact, frozen=True, tag=True):

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from evctl.core.errors import UsageError
+from evctl.core.errors import RefusedError, UsageError
 
 
 class Phase(StrEnum):
@@ -40,7 +40,7 @@ class Split(msgspec.Struct, frozen=True, order=True):
 
     def __post_init__(self) -> None:
         if self.prefill_nodes < 1 or self.decode_nodes < 1:
-            raise UsageError(
+            raise RefusedError(
                 what=f"split {self} is not possible",
                 why="each phase needs at least one node",
                 next_step="give a split such as 4P5D",
@@ -56,7 +56,10 @@ class Split(msgspec.Struct, frozen=True, order=True):
 
 
 def parse_split(text: str) -> Split:
-    """Parse `4P5D` in any order and case, up to six digits each. Raises UsageError otherwise."""
+    """Parse `4P5D` in any order and case, up to six digits each.
+
+    Raises UsageError (EV-1102) for anything else, RefusedError (EV-1101) where a phase is empty.
+    """
     stripped = text.strip()
     if match := _PREFILL_FIRST.fullmatch(stripped):
         return Split(int(match[1]), int(match[2]))

@@ -6,7 +6,9 @@ import msgspec
 
 from evctl.core.kv_status import KvStatus
 from evctl.core.pool_status import PoolStatus
+from evctl.core.predictions import PredictionStatus
 from evctl.core.times_status import NodeTimes
+from evctl.core.transitions import Transition
 
 API_VERSION = "evctl/v1"
 
@@ -63,7 +65,9 @@ class Move(msgspec.Struct, frozen=True):
 
 class SplitWrite(msgspec.Struct, frozen=True):
     """An accepted write to split and mode: by whom, why. before, after: the splits aimed at,
-    equal when no node moves. generation: the cluster's after it. forced: within the cooldown."""
+    equal when no node moves. generation: the cluster's after it. forced: within the cooldown.
+    for_s: of a hold that ends by itself, seconds from the write. change: number of the Transition
+    that its moves make, 0 without any."""
 
     mode: str
     before: str
@@ -73,20 +77,24 @@ class SplitWrite(msgspec.Struct, frozen=True):
     generation: int
     moves: tuple[Move, ...] = ()
     forced: bool = False
+    for_s: float | None = None
+    change: int = 0
 
     def told(self) -> str:
         """As one line of the event log."""
         split = f"{self.before} -> {self.after}" if self.moves else f"stays {self.after}"
         why = f": {self.reason}" if self.reason else ""
         forced = ", forced within the cooldown" if self.forced else ""
-        told = f"({self.mode}, generation {self.generation}{forced})"
+        lasts = f" for {self.for_s:.0f} s" if self.for_s is not None else ""
+        told = f"({self.mode}{lasts}, generation {self.generation}{forced})"
         return f"split {split} by {self.by}{why} {told}"
 
 
 class EventRecord(msgspec.Struct, frozen=True):
     """One line of the event log. sequence rises by one; time_s: seconds since the epoch.
 
-    write: of a write to split and mode, in parts; `what` tells the same.
+    write: of a write to split and mode, in parts; `what` tells the same. transition: of a change
+    of the split that ended, likewise.
     """
 
     sequence: int
@@ -96,6 +104,7 @@ class EventRecord(msgspec.Struct, frozen=True):
     node: str = ""
     request_id: str = ""
     write: SplitWrite | None = None
+    transition: Transition | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -115,7 +124,9 @@ class Refusal(msgspec.Struct, frozen=True):
 class ClusterStatus(msgspec.Struct, frozen=True):
     """One screen. split: by settled roles; target_split: by those that the router sends by.
 
-    mode: hold (split set by hand) or advise. generation rises with every accepted write.
+    mode: auto, hold (split set by hand) or advise. generation rises with every accepted write.
+    held_until_s: of a hold that ends by itself, seconds since the epoch; the mode is mode_after
+    then. transition: the change of the split that is under way.
     gateway, admin: URLs. in_flight: requests anywhere. epoch: life of the control plane. times:
     what is known of how long each node takes.
     """
@@ -146,6 +157,10 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     kv: KvStatus | None = None
     pool: PoolStatus | None = None
     times: tuple[NodeTimes, ...] = ()
+    held_until_s: float | None = None
+    mode_after: str = ""
+    transition: Transition | None = None
+    predictions: PredictionStatus | None = None
 
 
 class SplitChange(msgspec.Struct, frozen=True):

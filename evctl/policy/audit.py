@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evctl.core.split import Phase
-from evctl.policy import directory, standing
+from evctl.policy import directory, moves, standing
 from evctl.policy.candidates import takes
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.planner.meter import STAGES
@@ -40,7 +40,8 @@ def check(state: ClusterState) -> list[str]:
     for ticket, ahead in state.ahead.tickets.items():
         if ahead.node not in state.nodes or not state.nodes[ahead.node].alive:
             problems.append(f"fetch ahead {ticket} is for {ahead.node}, which is not alive")
-    return problems + state.ahead.check() + _check_candidates(state) + _check_directory(state)
+    problems += moves.check(state) + state.ahead.check()
+    return problems + _check_candidates(state) + _check_directory(state)
 
 
 def _check_load(state: ClusterState, node: NodeRecord) -> list[str]:

@@ -12,6 +12,7 @@ from evctl.core.costs import Coefficients
 from evctl.core.errors import UsageError
 from evctl.core.events import IterationSample, NodeReport
 from evctl.core.split import Phase, Role, Split, parse_split
+from evctl.policy.changes import Transitions
 from evctl.policy.directory import Directory, DirectoryConfig
 from evctl.policy.links import FetchPrior, FetchSpeed
 from evctl.policy.loads import NodeLoad, Share, shares_of
@@ -37,7 +38,9 @@ class PolicyConfig(msgspec.Struct, frozen=True):
 
     nodes: all names, alive or not. split: roles by the order of `nodes`, prefill first;
     `roles` (node -> P or D) rules where it names a node: an earlier life's last word, with its
-    generation and mode. prior_token_s, prior_fetch: times before anything was measured.
+    generation and mode, and until when that is held (held_until_s, on the reducer's clock) before
+    it is mode_after. transitions: number of the last change of the split.
+    prior_token_s, prior_fetch: times before anything was measured.
     duplicate_block_s: what a block costs that must go for a fetched copy (lambda of Eq. 7).
     fetch_ahead: fetch for waiting branches before they wake (plus; off in paper mode), at least
     fetch_ahead_lead_s before, at most fetch_ahead_blocks at a time over the cluster.
@@ -71,6 +74,9 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     mode: str = "advise"
     held_by: str = ""
     hold_reason: str = ""
+    held_until_s: float | None = None
+    mode_after: str = "advise"
+    transitions: int = 0
     planner: PlannerConfig = PlannerConfig()
 
 
@@ -217,6 +223,10 @@ class ClusterState:
         self.mode = config.mode
         self.held_by = config.held_by
         self.hold_reason = config.hold_reason
+        self.held_until_s = config.held_until_s
+        """When the hold ends by itself; None for never."""
+        self.mode_after = config.mode_after
+        """What the mode was before somebody held the split, and will be when a hold ends."""
         self.nodes: dict[str, NodeRecord] = {}
         for name, role in initial_roles(config).items():
             self.nodes[name] = NodeRecord(name, role, role)
@@ -225,6 +235,7 @@ class ClusterState:
         self.fetches = FetchSpeed()
         """Of all nodes: what one that has not fetched yet is taken for."""
         self.ahead = FetchAheads()
+        self.transitions = Transitions(config.transitions)
         self.tallies = Tallies()
         self.planner = Planner(config.planner, fresh=not config.generation)
         self.waiting = 0

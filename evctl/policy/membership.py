@@ -5,7 +5,7 @@ from __future__ import annotations
 from evctl.core.effects import Cancel, SetRole
 from evctl.core.events import CoefficientsFitted, NodeJoined, NodeLost, NodeReport, Tick
 from evctl.core.split import Role
-from evctl.policy import ahead, candidates, warmup
+from evctl.policy import ahead, candidates, transition, warmup
 from evctl.policy.candidates import is_late, late_at_s
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.turn import Turn
@@ -72,11 +72,12 @@ def on_fitted(turn: Turn, event: CoefficientsFitted) -> None:
 
 
 def on_tick(turn: Turn, _: Tick) -> None:
-    """Nodes become late by silence alone, and branches are expected after a time."""
+    """Nodes become late by silence alone, branches are expected after a time, holds end."""
     for node in turn.state.nodes.values():
         if node.alive and not node.late and is_late(turn.state, node, turn.now_s):
             node.late = True
             turn.notice("warn", "late: no report for a while, no new work goes there", node.name)
+    transition.on_tick(turn)
     turn.state.directory.mark_silent(turn.now_s)
     for effect, explanation in ahead.wake(turn.state, turn.now_s):
         turn.do(effect)
@@ -98,8 +99,8 @@ def is_present(node: NodeRecord, boot_id: str) -> bool:
 
 
 def next_tick_s(state: ClusterState) -> float | None:
-    """When the next node may become late, a branch is to be fetched for, or a slice of the
-    planner's ends; None while no node reports and nothing is fetched for."""
+    """When the next node may become late, a branch is to be fetched for, a hold ends, or a slice
+    of the planner's does; None while no node reports and nothing of the others can be."""
     nodes = (node for node in state.nodes.values() if node.alive and not node.late)
     times_s = [late_at_s(state, node) for node in nodes]
     slice_ends_s = state.planner.meter.end_s
@@ -108,6 +109,8 @@ def next_tick_s(state: ClusterState) -> float | None:
     ahead_s = state.ahead.next_s()
     if ahead_s is not None:
         times_s.append(ahead_s)
+    if state.held_until_s is not None:
+        times_s.append(state.held_until_s)
     return min(times_s, default=None)
 
 

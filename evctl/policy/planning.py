@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from evctl.core.effects import Decided
-from evctl.core.errors import UsageError
+from evctl.core.errors import EvctlError
 from evctl.core.planning import Candidate, Forecast, PlanDecision, SliceRecord
 from evctl.core.split import Role, Split
 from evctl.policy import transition
@@ -78,7 +78,7 @@ def _tell(turn: Turn, planner: Planner, decision: PlanDecision, forecast: Foreca
     whole = pooled(decision.slices)
     try:
         transition.move(turn, after, by=BY, reason=decision.why)
-    except UsageError as error:
+    except EvctlError as error:
         turn.notice("warn", f"planner cannot move to {after}: {error}")
         return
     planner.moving = True
@@ -97,7 +97,7 @@ def _expire(turn: Turn, planner: Planner) -> None:
     waited_s = turn.now_s - pending.since_s
     turn.notice("warn", f"move to {pending.after} has not settled after {waited_s:.0f} s")
     planner.pending = None
-    planner.moving = False
+    planner.moving, planner.given_up = False, True
     planner.restart(turn.now_s)
 
 

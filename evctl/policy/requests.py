@@ -70,6 +70,7 @@ def on_cancelled(turn: Turn, event: RequestCancelled) -> None:
         return
     nodes = record.nodes
     turn.end(record, completed=True)
+    turn.dropped.add(record.request_id)
     turn.state.tallies.cancelled += 1
     turn.do(Cancel(record.request_id, nodes))
 
@@ -171,6 +172,8 @@ def on_done(turn: Turn, node: NodeRecord, fact: RequestDone) -> None:
     turn.state.observe_output(fact.output_tokens)
     ended_well = fact.reason not in (FinishReason.ERROR, FinishReason.CANCELLED)
     turn.end(record, completed=ended_well)
+    if not ended_well:
+        turn.dropped.add(record.request_id)
     tallies = turn.state.tallies
     if fact.reason == FinishReason.ERROR:
         tallies.failed += 1

@@ -1,24 +1,35 @@
 """Changes of the split: which nodes move, and what becomes of the work on them.
 
 An engine has no role, so a move sends nothing to it. The router sends other work there from now
-on; what has not begun is called back and routed again within its phase; what runs finishes.
+on (the cordon); what has not begun is called back and routed again within its phase, and once none
+is left the node has flipped; what runs finishes in place, and then the node has settled. Each
+change is a Transition (core/transitions.py), followed by policy/moves.py.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from evctl.core.effects import Explanation, Recall, SetRole, SplitWritten
-from evctl.core.errors import UsageError
+from evctl.core.errors import EvctlError, RefusedError
 from evctl.core.events import Override, RecallDenied, Recalled
 from evctl.core.split import Role, Split, parse_split
 from evctl.core.status import Move, SplitWrite
 from evctl.policy.cluster import ClusterState, NodeRecord, Stage, fit_split
+from evctl.policy.moves import begin
 from evctl.policy.turn import Turn
 
-MODES = ("hold", "advise")
+AUTO: Final = "auto"
+HOLD: Final = "hold"
+ADVISE: Final = "advise"
+MODES: Final = (AUTO, HOLD, ADVISE)
+EXPIRY: Final = "evctl"
+"""Who writes when a hold ends by itself."""
 
 
 def plan_moves(state: ClusterState, split: Split) -> tuple[Move, ...]:
-    """The moves that lead to `split`, cheapest nodes first: fewest running requests, then name.
+    """The moves that lead to `split`, cheapest nodes first: those that are on their way from the
+    role that they would get, then fewest running requests, then name.
 
     Raises UsageError (EV-1103) when the split is for another number of nodes.
     """
@@ -34,19 +45,38 @@ def plan_moves(state: ClusterState, split: Split) -> tuple[Move, ...]:
 
 
 def cheapest_first(state: ClusterState, role: Role) -> list[NodeRecord]:
-    """Nodes of a role in the order that they would leave it: alive ones, fewest running requests,
-    then name."""
+    """Nodes of a role in the order that they would leave it: alive ones, those that have not
+    settled in it, fewest running requests, then name."""
     return sorted(
         (node for node in state.nodes.values() if node.role is role),
-        key=lambda node: (not node.alive, state.running_on(node), node.name),
+        key=lambda node: (
+            not node.alive,
+            node.settled_role is role,
+            state.running_on(node),
+            node.name,
+        ),
     )
 
 
 def move(turn: Turn, split: Split, *, by: str, reason: str) -> tuple[Move, ...]:
-    """Change the split within the present mode. Raises UsageError (EV-1103) when it is for
-    another number of nodes."""
-    moves = plan_moves(turn.state, split)
-    _write(turn, moves, by=by, reason=reason)
+    """Change the split by decision of the planner.
+
+    It takes the place of a change that is under way, as a person's would: whoever decides waits
+    for that as long as he wants to. Raises UsageError (EV-1103) when the split is for another
+    number of nodes, RefusedError (EV-1359) unless the mode is auto: an override is an input of the
+    planner, which never fights it.
+    """
+    state = turn.state
+    if state.mode != AUTO:
+        held = f", by {state.held_by}" if state.held_by else ""
+        raise RefusedError(
+            what=f"the split was not changed to {split}",
+            why=f"the mode is {state.mode}{held}",
+            next_step="release the split: evctl split auto",
+            code="EV-1359",
+        )
+    moves = plan_moves(state, split)
+    _write(turn, moves, by, reason)
     return moves
 
 
@@ -54,18 +84,30 @@ def on_override(turn: Turn, event: Override) -> None:
     """Take on a mode and a split. One that cannot be is refused in a Notice and changes nothing;
     the shell checks before, so that its caller hears of it."""
     state = turn.state
-    try:
-        moves = plan_moves(state, parse_split(event.split)) if event.mode == "hold" else ()
-    except UsageError as error:
-        turn.notice("warn", f"override by {event.by} ignored: {error}")
+    moves: tuple[Move, ...] = ()
+    why = _why_not(turn, event)
+    if not why and event.mode == HOLD:
+        try:
+            moves = plan_moves(state, parse_split(event.split))
+        except EvctlError as error:
+            why = str(error)
+    if why:
+        turn.notice("warn", f"override by {event.by} ignored: {why}")
         return
-    if event.mode not in MODES:
-        turn.notice("warn", f"override by {event.by} ignored: no mode {event.mode!r}")
+    _set_mode(state, event)
+    for_s = None if state.held_until_s is None else state.held_until_s - turn.now_s
+    _write(turn, moves, event.by, event.reason, forced=event.forced, for_s=for_s)
+
+
+def on_tick(turn: Turn) -> None:
+    """End a hold whose time is over."""
+    state = turn.state
+    if state.held_until_s is None or turn.now_s < state.held_until_s:
         return
-    state.mode = event.mode
-    held = event.mode == "hold"
-    state.held_by, state.hold_reason = (event.by, event.reason) if held else ("", "")
-    _write(turn, moves, by=event.by, reason=event.reason, forced=event.forced)
+    whose = f" by {state.held_by}" if state.held_by else ""
+    state.mode = state.mode_after
+    _release(state)
+    _write(turn, (), EXPIRY, f"the time of the hold{whose} is over")
 
 
 def on_recalled(turn: Turn, node: str, fact: Recalled) -> None:
@@ -107,10 +149,44 @@ def explain(state: ClusterState, moves: tuple[Move, ...]) -> Explanation:
     return Explanation("split", f"{state.split} -> {state_after(state, moves)}", terms)
 
 
+def _why_not(turn: Turn, event: Override) -> str:
+    """Why an override cannot be, before its split is looked at."""
+    if event.mode not in MODES:
+        return f"no mode {event.mode!r}"
+    present = turn.state.generation
+    if event.generation is not None and event.generation != present:
+        return f"it was for generation {event.generation}, the present one is {present}"
+    if event.mode == HOLD and event.until_s is not None and event.until_s <= turn.now_s:
+        return "its time is over already"
+    return ""
+
+
+def _set_mode(state: ClusterState, event: Override) -> None:
+    if event.mode != HOLD:
+        state.mode = event.mode
+        _release(state)
+        return
+    if state.mode != HOLD:
+        state.mode_after = state.mode
+    state.mode, state.held_by, state.hold_reason = HOLD, event.by, event.reason
+    state.held_until_s = event.until_s
+
+
+def _release(state: ClusterState) -> None:
+    state.held_by = state.hold_reason = ""
+    state.held_until_s = None
+
+
 def _write(
-    turn: Turn, moves: tuple[Move, ...], *, by: str, reason: str, forced: bool = False
+    turn: Turn,
+    moves: tuple[Move, ...],
+    by: str,
+    reason: str,
+    *,
+    forced: bool = False,
+    for_s: float | None = None,
 ) -> None:
-    """Tell a write to split and mode, and make its moves."""
+    """An accepted write: a new generation, and the moves that it makes."""
     state = turn.state
     state.generation += 1
     write = SplitWrite(
@@ -122,10 +198,14 @@ def _write(
         generation=state.generation,
         moves=moves,
         forced=forced,
+        for_s=for_s,
+        change=state.transitions.last + 1 if moves else 0,
     )
     turn.do(SplitWritten(write))
-    if moves:
-        turn.explanations.append(explain(state, moves))
+    if not moves:
+        return
+    turn.explanations.append(explain(state, moves))
+    turn.effects.extend(begin(state, write, turn.now_s))
     for one in moves:
         _change_role(turn, state.nodes[one.node], Role(one.after))
 

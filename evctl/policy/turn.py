@@ -9,7 +9,7 @@ import msgspec
 from evctl.core.effects import AnyEffect, Cancel, Dispatch, Explanation, Fail, Notice, RefDelta
 from evctl.core.kv import FetchPiece
 from evctl.core.split import Phase
-from evctl.policy import ahead
+from evctl.policy import ahead, moves
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.directory import Match, Piece
 from evctl.policy.directory import RefDelta as Delta
@@ -35,6 +35,8 @@ class Turn:
         self.now_s = now_s
         self.effects: list[AnyEffect] = []
         self.explanations: list[Explanation] = []
+        self.dropped: set[str] = set()
+        """Requests that this step ended without success."""
 
     def do(self, effect: AnyEffect) -> None:
         self.effects.append(effect)
@@ -124,6 +126,7 @@ class Turn:
         """End a request with an error; cancel: stop what its nodes may still do for it."""
         nodes = record.nodes
         self.end(record)
+        self.dropped.add(record.request_id)
         self.state.tallies.failed += 1
         self.do(Fail(record.request_id, reason))
         if cancel:
@@ -135,8 +138,8 @@ class Turn:
     # ------------------------------------------------------------ after every event
 
     def settle(self) -> None:
-        """Announce nodes whose old work has ended, phases that lost or regained a node, and
-        blocks that changed class."""
+        """Announce nodes whose old work has ended, the change of the split that ends with that,
+        phases that lost or regained a node, and blocks that changed class."""
         moving = settled = False
         for node in self.state.nodes.values():
             if node.settled_role is node.role:
@@ -149,6 +152,7 @@ class Turn:
                 self.notice("info", f"settled as {node.role}", node.name)
         if settled:
             self.state.nodes_changed()  # one in warm-up takes work of both phases again
+        self.effects.extend(moves.follow(self.state, self.now_s, self.dropped))
         self.state.planner.watch(self.now_s, unsettled=moving, settled=settled)
         self._watch_phases()
         self.tell(self.state.directory.deltas())
@@ -172,11 +176,7 @@ class Turn:
             meter.pauses(key, self.now_s)
 
     def _old_work(self, node: NodeRecord) -> bool:
-        if not node.alive:
-            return False
-        if node.settled_role.phase is Phase.PREFILL:
-            return bool(node.load.prefills)
-        return bool(node.load.decodes)
+        return node.alive and bool(moves.old_work(self.state, node, node.settled_role.phase))
 
     def _watch_phases(self) -> None:
         state = self.state

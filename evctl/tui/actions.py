@@ -88,7 +88,7 @@ ACTIONS = (
         "Release the split that somebody holds",
         Scope.CLUSTER,
         Danger.DISRUPTIVE,
-        "evctl split advise",
+        "evctl split auto",
     ),
     Action(
         "unlock",

@@ -63,7 +63,10 @@ def failure_of(error: Exception) -> Failure:
 
 
 def resolve(text: str, current: str) -> Split:
-    """The split that `text` means: 4P5D, or +1P and -1D from `current`. Raises UsageError."""
+    """The split that `text` means: 4P5D, or +1P and -1D from `current`.
+
+    Raises UsageError, or RefusedError where a phase is left empty.
+    """
     match = _RELATIVE.fullmatch(text.strip())
     if match is None:
         return parse_split(text)

@@ -51,5 +51,5 @@ class AdminSource(Protocol):
         ...
 
     def set_mode(self, mode: str, *, by: str, reason: str) -> ClusterStatus:
-        """hold the split as it is, or advise: release it. Raises UnreachableError."""
+        """hold the split as it is, or auto: release it. Raises UnreachableError."""
         ...

@@ -75,11 +75,11 @@ async def office(tmp_path: Path) -> AsyncIterator[Office]:
 
 async def test_status_and_events(office: Office) -> None:
     status = await office.ask(office.client.status)
-    assert (status.cluster, status.split, status.mode) == ("test", "2P1D", "advise")
+    assert (status.cluster, status.split, status.mode) == ("test", "2P1D", "auto")
     assert [node.role for node in status.nodes] == ["P", "P", "D"]
     assert status.admin.startswith("unix:")
-    events = await office.ask(lambda: office.client.events(since=1, limit=2))
-    assert [event.sequence for event in events] == [2, 3]
+    events = await office.ask(lambda: office.client.events(since=2, limit=2))
+    assert [event.sequence for event in events] == [3, 4]
     assert events[0].what == "joined as P"
 
 
@@ -121,7 +121,7 @@ async def test_a_split_is_planned_set_and_held(office: Office) -> None:
 async def test_what_is_so_already_is_not_written_again(office: Office) -> None:
     client = office.client
     first = await office.ask(lambda: client.set_split("2P1D", by="ann", reason="load"))
-    assert (first.applied, first.unchanged) == (True, False), "advise became hold"
+    assert (first.applied, first.unchanged) == (True, False), "auto became hold"
     for plan in (True, False):
         again = await office.ask(
             lambda plan=plan: client.set_split("2P1D", by="bob", reason="load", plan=plan)
@@ -156,25 +156,32 @@ async def test_the_event_log_says_who_wrote_and_why_also_in_a_later_life(office:
     with kept.open("ab") as file:
         file.write(b'{"sequence": 3, "ti')  # a life that ended in the middle of a line
     earlier = office.plane.directory.split_writes()
-    assert [(one.time_s, one.write) for one in earlier] == [
-        (one.time_s, one.write) for one in (first, second)
+    (change,) = (event for event in events if event.transition is not None)
+    assert [(one.time_s, one.write, one.transition) for one in earlier] == [
+        (one.time_s, one.write, one.transition) for one in (first, change, second)
     ]
     later = EventLog(lambda: 9.0, earlier)
     later.add("info", "control plane up, epoch 2")
     assert [(e.sequence, e.what) for e in later.since(0)] == [
         (1, first.what),
-        (2, second.what),
-        (3, "control plane up, epoch 2"),
+        (2, change.what),
+        (3, second.what),
+        (4, "control plane up, epoch 2"),
     ]
 
 
-@pytest.mark.parametrize(
-    ("split", "code"), [("4P5D", "EV-1103"), ("nonsense", "EV-1102"), ("3P0D", "EV-1101")]
-)
+@pytest.mark.parametrize(("split", "code"), [("4P5D", "EV-1103"), ("nonsense", "EV-1102")])
 async def test_a_bad_split_is_the_callers_mistake(office: Office, split: str, code: str) -> None:
     with pytest.raises(UsageError) as caught:
         await office.ask(lambda: office.client.set_split(split, by="ann"))
     assert (caught.value.code, caught.value.exit_code) == (code, 2)
+
+
+async def test_a_split_that_empties_a_phase_is_refused(office: Office) -> None:
+    for split in ("3P0D", "0p3d"):
+        with pytest.raises(RefusedError, match="each phase needs at least one node") as caught:
+            await office.ask(lambda split=split: office.client.set_split(split, by="ann"))
+        assert (caught.value.code, caught.value.exit_code) == ("EV-1101", 8)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +190,7 @@ async def test_a_bad_split_is_the_callers_mistake(office: Office, split: str, co
         ("PUT", "/admin/v1/split", b"{", 422),
         ("PUT", "/admin/v1/split", b'{"split": "1P2D"}', 422),
         ("PUT", "/admin/v1/split", b'{"split": "1P2D", "by": "a", "colour": 1}', 422),
-        ("PUT", "/admin/v1/mode", b'{"mode": "auto", "by": "a"}', 422),
+        ("PUT", "/admin/v1/mode", b'{"mode": "dance", "by": "a"}', 422),
         ("GET", "/admin/v1/events?since=-1", b"", 422),
         ("GET", "/admin/v1/nothing", b"", 404),
         ("DELETE", "/admin/v1/status", b"", 405),

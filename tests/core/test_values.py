@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evctl.core import errors
-from evctl.core.errors import EvctlError, ExitCode, UsageError
+from evctl.core.errors import EvctlError, ExitCode, RefusedError, UsageError
 from evctl.core.ids import MAX_ID_CHARS, check_id
 from evctl.core.kv import FLOAT_BYTES, KvLayout
 from evctl.core.sampling import SamplingParams
@@ -43,13 +43,15 @@ def test_no_text_breaks_the_parser(text: str) -> None:
         assert parse_split(text).nodes >= 2
     except UsageError as error:
         assert error.exit_code == ExitCode.USAGE
+    except RefusedError as error:
+        assert error.code == "EV-1101"
 
 
 @pytest.mark.parametrize("text", ["0P5D", "5P0D"])
 def test_each_phase_keeps_a_node(text: str) -> None:
-    with pytest.raises(UsageError, match="at least one node") as caught:
+    with pytest.raises(RefusedError, match="at least one node") as caught:
         parse_split(text)
-    assert caught.value.code == "EV-1101"
+    assert (caught.value.code, caught.value.exit_code) == ("EV-1101", ExitCode.REFUSED)
     assert text in caught.value.what
 
 

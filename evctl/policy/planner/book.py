@@ -47,6 +47,8 @@ class Planner:
         self.trial: Pending | None = None
         self.settled_s: float | None = None
         self.moving = False
+        self.given_up = False
+        """A move took too long: it is planned on although nodes have not settled."""
         self.seen = 0
         self.windows = 0
         self.barred: tuple[Split, float] | None = None
@@ -78,9 +80,9 @@ class Planner:
         When the last one has, the move has settled: the window begins anew, and so does the
         cooldown."""
         if unsettled:
-            self.moving = True
-        elif self.moving or settled:
-            self.moving = False
+            self.moving = not self.given_up
+        elif self.moving or settled or self.given_up:
+            self.moving = self.given_up = False
             self.settled_s = now_s
             self.trial = self.pending if self.config.probation else None
             self.pending = None

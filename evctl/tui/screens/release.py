@@ -103,7 +103,7 @@ class ReleaseScreen(ModalScreen[int]):
     def _ask(self) -> None:
         answer: int | Failure
         try:
-            answer = self._source.set_mode("advise", by=self._by, reason=REASON).generation
+            answer = self._source.set_mode("auto", by=self._by, reason=REASON).generation
         except Exception as error:  # told in the modal
             answer = failure_of(error)
         self.post_message(self.Answered(answer))

@@ -74,10 +74,10 @@ def release_text(scene: Scene, obstacle: str, failure: Failure | None, width: in
         held += f" by {status.held_by}{why}"
     rows = [
         Text(cut(safe(held, look), width, look), look.colours.strong),
-        Text("no node changes role; nobody holds the split any more", look.colours.text),
+        Text("no node changes role now; the planner may move nodes again", look.colours.text),
         Text(""),
         *([] if failure is None else _failure(failure, look, width)),
-        _same_as(f"evctl split advise{scene.ui.flag}", look),
+        _same_as(f"evctl split auto{scene.ui.flag}", look),
     ]
     said = Text("y releases, esc leaves", look.colours.faint)
     if obstacle:

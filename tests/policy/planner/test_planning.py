@@ -177,9 +177,13 @@ def test_a_move_that_does_not_settle_is_not_waited_for_for_ever() -> None:
         cluster.decode(name)
     cluster.go(10.4)
     assert cluster.state.planner.pending is not None
-    cluster.go(16.5)
+    before = cluster.go(16.5)
     assert cluster.state.planner.pending is None
     assert any("has not settled after" in what for what in cluster.notices())
+    after = cluster.go(10.0)
+    assert [d.verdict for d in before] == ["settling"]
+    assert [d.verdict for d in after] == ["stay"], "planned on, although it has not settled"
+    assert cluster.state.settled_split != str(cluster.state.split)
 
 
 def test_without_a_model_it_is_blind_and_says_so_once() -> None:
