@@ -16,7 +16,7 @@ from evctl.core.events import CoefficientsFitted, IterationSample
 from evctl.core.split import Phase
 from evctl.core.workload import attention_pairs
 from evctl.policy.costmodel.fit import Fitted, ModelShape, NotYet, fit
-from evctl.policy.costmodel.windows import WindowRow, Windows
+from evctl.policy.costmodel.windows import WindowRow, Windows, added
 
 from .generated import MOE, TRUTH, decode, prefill, rows_of, samples
 
@@ -181,6 +181,19 @@ def test_a_busy_machine_does_not_bend_the_fit() -> None:
     pairs = attention_pairs(512, 2000)
     expected_s = TRUTH.prefill_s(512, pairs, 0)
     assert model.prefill_s(512, pairs, 0) == pytest.approx(expected_s, rel=0.25)
+
+
+def test_sums_by_size_keep_the_spread_that_a_window_hides() -> None:
+    """Error bars from one row a window, beside those from the same iterations by their size."""
+    rows = [row for row in rows_of(TRUTH, 1) if row.phase is Phase.PREFILL]
+    whole: dict[float, WindowRow] = {}
+    for row in rows:
+        known = whole.get(row.start_s)
+        whole[row.start_s] = row if known is None else added(known, row)
+    decodes = [row for row in rows_of(TRUTH, 1) if row.phase is Phase.DECODE]
+    by_size, by_window = fitted([*rows, *decodes]), fitted([*whole.values(), *decodes])
+    for sized, windowed in zip(by_size.errors[:4], by_window.errors[:4], strict=True):
+        assert windowed > 3 * sized
 
 
 def test_too_little_is_not_yet() -> None:
