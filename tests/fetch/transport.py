@@ -17,7 +17,7 @@ from evctl.wire.messages import (
 )
 from evengine.pool.copier import Checked, Copier, Done, Item
 from evengine.pool.memory import KvMemory
-from evengine.ports import Clock, Outcome, Piece, TransferState
+from evengine.ports import Clock, Digest, Outcome, Piece, TransferState
 from evengine.transfer.protocol import range_fault
 from tests.pool.surroundings import Directory
 

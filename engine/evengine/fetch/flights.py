@@ -20,10 +20,10 @@ from evctl.policy.eviction import RefClass
 from evctl.wire.messages import KvFetched, KvLocated, LocateKv, PeerInfo
 from evengine.fetch.limits import FetchLimits
 from evengine.outlet import Counters, Outlet
-from evengine.pool.copier import Accept, Checked, Copier
-from evengine.pool.headers import Header, boot_digest
+from evengine.pool.copier import Accept, Checked, Copier, accept
+from evengine.pool.headers import HEADER_BYTES, Header, boot_digest
 from evengine.pool.l2 import HostPool
-from evengine.ports import Clock, Outcome, Piece, Slot, Transfer, TransferState
+from evengine.ports import Clock, Digest, Outcome, Piece, Slot, Transfer, TransferState
 
 _log = logging.getLogger("evengine.fetch")
 
@@ -110,6 +110,7 @@ class Flights:
         self._resting: deque[tuple[float, list[Slot]]] = deque()
         self._attempts = count(1)
         self.bytes_in_flight = 0
+        self._digest = Digest(HEADER_BYTES, pool.block_bytes)
 
     @property
     def busy(self) -> bool:
@@ -282,7 +283,9 @@ class Flights:
             Piece(self._pool.slot_offset(ours), peer.transfer.pool_offset + slot * stride, stride)
             for ours, (slot, _) in zip(batch.slots, where, strict=True)
         ]
-        ticket = self._transfer.read(peer.node, peer.boot_id, pieces, self._limits.transfer_s)
+        ticket = self._transfer.read(
+            peer.node, peer.boot_id, pieces, self._limits.transfer_s, self._digest
+        )
         del self._asked[batch.attempt]
         self._reading[ticket] = batch
 
@@ -307,7 +310,7 @@ class Flights:
             if batch is None:
                 continue
             if outcome.state is TransferState.DONE:
-                self._accept(batch)
+                self._accept(batch, outcome.checksums)
                 continue
             self._counters["fetch_reads_failed"] += 1
             self._outlet.recheck_peer(batch.peer.node)
@@ -325,13 +328,19 @@ class Flights:
 
     # ------------------------------------------------------------ accepting
 
-    def _accept(self, batch: Batch) -> None:
+    def _accept(self, batch: Batch, checksums: Sequence[int]) -> None:
+        """checksums: of what has come, if the transfer has them: then headers are all that is
+        left to look at, and nobody else's copies are waited for."""
         self._accepting += 1
         items = [
             Accept(slot, theirs, self._pool.header(slot, flight.key))
             for slot, theirs, flight in zip(batch.slots, batch.theirs, batch.flights, strict=True)
         ]
-        self._copier.submit(items, lambda results: self._accepted(batch, results))
+        if not checksums:
+            self._copier.submit(items, lambda results: self._accepted(batch, results))
+            return
+        sums = zip(items, checksums, strict=True)
+        self._accepted(batch, [accept(self._pool, item, checksum) for item, checksum in sums])
 
     def _accepted(self, batch: Batch, results: Sequence[Checked]) -> None:
         self._accepting -= 1

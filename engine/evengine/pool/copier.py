@@ -1,7 +1,8 @@
 """Moves and checks the bytes of whole batches of blocks, on a thread of its own.
 
-Three jobs: keep (L1 -> L2), restore (L2 -> L1) and accept (a slot that was read from a peer).
-The engine's thread sees to it that nobody else uses the slots meanwhile.
+Three jobs: keep (L1 -> L2), restore (L2 -> L1) and accept (a slot that was read from a peer, by
+a backend that has not summed up the bytes itself). The engine's thread sees to it that nobody
+else uses the slots meanwhile.
 """
 
 from __future__ import annotations
@@ -57,6 +58,15 @@ class Checked(NamedTuple):
 
     checksum: int
     fault: str
+
+
+def accept(pool: HostPool, item: Accept, found_checksum: int | None) -> Checked:
+    """Check a block that has come, and make its slot ours. found_checksum: of its bytes; they are
+    read once more where it is None."""
+    slot, theirs, ours = item
+    return Checked._make(
+        take_over(pool.view, slot * pool.stride, pool.block_bytes, theirs, ours, found_checksum)
+    )
 
 
 Item = Keep | Restore | Accept
@@ -161,8 +171,4 @@ class Copier:
         return Checked(found.checksum, checksum_fault(here, found.checksum))
 
     def _accept(self, item: Accept) -> Checked:
-        slot, theirs, ours = item
-        pool = self._pool
-        return Checked._make(
-            take_over(pool.view, slot * pool.stride, pool.block_bytes, theirs, ours)
-        )
+        return accept(self._pool, item, None)

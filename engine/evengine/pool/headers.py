@@ -64,10 +64,17 @@ def header_fault(found: Header, expected: Header) -> str:
 
 
 def take_over(
-    view: memoryview, offset: int, block_bytes: int, theirs: Header, ours: Header
+    view: memoryview,
+    offset: int,
+    block_bytes: int,
+    theirs: Header,
+    ours: Header,
+    found_checksum: int | None = None,
 ) -> tuple[int, str]:
     """Put our header in the place of theirs, if that is what lies there (checksums aside) and
     the bytes behind it are those that it describes. Returns their checksum, or 0 and why not.
+
+    found_checksum: of the bytes behind it, by whoever has just copied them.
 
     Every block that is fetched passes here, 256 of them while 16 MiB are copied (1.5 ms): so this
     is read_header, header_fault, bytes_fault and write_header, written out.
@@ -76,8 +83,10 @@ def take_over(
     checksum: int = found[4]
     if found[:4] != theirs[:4]:
         return 0, header_fault(Header._make(found), theirs)
-    start = offset + HEADER_BYTES
-    here = block_checksum(view[start : start + block_bytes])
+    here = found_checksum
+    if here is None:
+        start = offset + HEADER_BYTES
+        here = block_checksum(view[start : start + block_bytes])
     if here != checksum:
         return 0, checksum_fault(here, checksum)
     _HEADER.pack_into(view, offset, *ours[:4], checksum)

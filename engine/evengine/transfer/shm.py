@@ -2,7 +2,8 @@
 
 One thread copies. It maps a peer's segment under the name that holds the peer's boot id, and
 keeps a descriptor on it: the owner's lock on that very file tells whether it still lives. A
-later life of the same node is another file, so it can never be written by mistake.
+later life of the same node is another file, so it can never be written by mistake. What a read
+is to be checked by is computed piece by piece, while the bytes are in the core's cache.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from evctl.wire.messages import TransferAddress
 from evengine.pool.memory import KvMemory, address_of, owner_alive, segment_name
 from evengine.ports import Clock, TransferState
+from evengine.transfer.protocol import block_checksum
 from evengine.transfer.queued import PeerLife, QueuedTransfer
 from evengine.transfer.tickets import Ticket
 
@@ -67,6 +69,7 @@ class ShmTransfer(QueuedTransfer[ShmPeer]):
     """Transfer over /dev/shm. Stopped copies are settled: the worker itself has stopped."""
 
     backend = "shm"
+    digests = True
 
     def __init__(
         self, memory: KvMemory, node: str, boot_id: str, clock: Clock | None = None
@@ -144,7 +147,7 @@ class ShmTransfer(QueuedTransfer[ShmPeer]):
     def _copy_pieces(self, peer: ShmPeer, ticket: Ticket) -> str:
         """Returns why it stopped early, or "". memmove through ctypes releases the GIL."""
         local, remote, push = self._memory.base, peer.base, ticket.push
-        memmove = ctypes.memmove
+        memmove, digest, view = ctypes.memmove, ticket.digest, self._memory.view
         unseen_bytes = SLICE_BYTES  # copied since the last look; a look before the first byte
         for piece in ticket.pieces:
             here, there = local + piece.local_offset, remote + piece.remote_offset
@@ -161,4 +164,7 @@ class ShmTransfer(QueuedTransfer[ShmPeer]):
                 target += length_bytes
                 left_bytes -= length_bytes
                 unseen_bytes += length_bytes
+            if digest is not None:
+                start = piece.local_offset + digest.skip_bytes
+                ticket.checksums.append(block_checksum(view[start : start + digest.length_bytes]))
         return ""
