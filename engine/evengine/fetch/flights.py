@@ -20,8 +20,9 @@ from evctl.policy.eviction import RefClass
 from evctl.wire.messages import KvFetched, KvLocated, LocateKv, PeerInfo
 from evengine.fetch.limits import FetchLimits
 from evengine.outlet import Counters, Outlet
-from evengine.pool.copier import Accept, Checked, Copier, accept
-from evengine.pool.headers import HEADER_BYTES, Header, boot_digest
+from evengine.pool.arrivals import Arrivals
+from evengine.pool.copier import Checked, Copier
+from evengine.pool.headers import HEADER_BYTES, boot_digest
 from evengine.pool.l2 import HostPool
 from evengine.ports import Clock, Digest, Outcome, Piece, Slot, Transfer, TransferState
 
@@ -64,14 +65,15 @@ class Flight:
 
 
 class Batch:
-    """Blocks that one peer is asked for in one go. slots: ours, once it has said where its are."""
+    """Blocks that one peer is asked for in one go. slots: ours, once it has said where its are;
+    generations: of its slots."""
 
     def __init__(self, attempt: int, peer: PeerInfo, flights: list[Flight]) -> None:
         self.attempt = attempt
         self.peer = peer
         self.flights = flights
         self.slots: list[Slot] = []
-        self.theirs: list[Header] = []
+        self.generations: list[int] = []
         self.answer_by_s = 0.0
         self.bytes = 0
 
@@ -274,11 +276,7 @@ class Flights:
             self._end(batch)
             return
         peer, stride = batch.peer, self._pool.stride
-        theirs = boot_digest(peer.boot_id)
-        batch.theirs = [
-            Header(theirs, flight.key, generation, self._pool.block_bytes, 0)
-            for flight, (_, generation) in zip(batch.flights, where, strict=True)
-        ]
+        batch.generations = [generation for _, generation in where]
         pieces = [
             Piece(self._pool.slot_offset(ours), peer.transfer.pool_offset + slot * stride, stride)
             for ours, (slot, _) in zip(batch.slots, where, strict=True)
@@ -332,15 +330,14 @@ class Flights:
         """checksums: of what has come, if the transfer has them: then headers are all that is
         left to look at, and nobody else's copies are waited for."""
         self._accepting += 1
-        items = [
-            Accept(slot, theirs, self._pool.header(slot, flight.key))
-            for slot, theirs, flight in zip(batch.slots, batch.theirs, batch.flights, strict=True)
-        ]
-        if not checksums:
-            self._copier.submit(items, lambda results: self._accepted(batch, results))
+        keys = [flight.key for flight in batch.flights]
+        boot = boot_digest(batch.peer.boot_id)
+        arrivals = Arrivals(batch.slots, keys, boot, batch.generations)
+        if checksums:
+            self._accepted(batch, arrivals.take_over(self._pool, checksums))
             return
-        sums = zip(items, checksums, strict=True)
-        self._accepted(batch, [accept(self._pool, item, checksum) for item, checksum in sums])
+        items = arrivals.items(self._pool)
+        self._copier.submit(items, lambda results: self._accepted(batch, results))
 
     def _accepted(self, batch: Batch, results: Sequence[Checked]) -> None:
         self._accepting -= 1

@@ -60,15 +60,6 @@ class Checked(NamedTuple):
     fault: str
 
 
-def accept(pool: HostPool, item: Accept, found_checksum: int | None) -> Checked:
-    """Check a block that has come, and make its slot ours. found_checksum: of its bytes; they are
-    read once more where it is None."""
-    slot, theirs, ours = item
-    return Checked._make(
-        take_over(pool.view, slot * pool.stride, pool.block_bytes, theirs, ours, found_checksum)
-    )
-
-
 Item = Keep | Restore | Accept
 Done = Callable[[Sequence[Checked]], None]
 
@@ -171,4 +162,8 @@ class Copier:
         return Checked(found.checksum, checksum_fault(here, found.checksum))
 
     def _accept(self, item: Accept) -> Checked:
-        return accept(self._pool, item, None)
+        slot, theirs, ours = item
+        pool = self._pool
+        return Checked._make(
+            take_over(pool.view, slot * pool.stride, pool.block_bytes, theirs, ours)
+        )

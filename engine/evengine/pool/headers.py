@@ -41,6 +41,10 @@ def slot_stride(block_bytes: int) -> int:
     return HEADER_BYTES + -(-block_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
+pack_header = _HEADER.pack
+"""The fields of a Header, in their order, as they lie in a slot."""
+
+
 def write_header(view: memoryview, offset: int, header: Header) -> None:
     _HEADER.pack_into(view, offset, *header)
 
@@ -64,17 +68,10 @@ def header_fault(found: Header, expected: Header) -> str:
 
 
 def take_over(
-    view: memoryview,
-    offset: int,
-    block_bytes: int,
-    theirs: Header,
-    ours: Header,
-    found_checksum: int | None = None,
+    view: memoryview, offset: int, block_bytes: int, theirs: Header, ours: Header
 ) -> tuple[int, str]:
     """Put our header in the place of theirs, if that is what lies there (checksums aside) and
     the bytes behind it are those that it describes. Returns their checksum, or 0 and why not.
-
-    found_checksum: of the bytes behind it, by whoever has just copied them.
 
     Every block that is fetched passes here, 256 of them while 16 MiB are copied (1.5 ms): so this
     is read_header, header_fault, bytes_fault and write_header, written out.
@@ -83,10 +80,8 @@ def take_over(
     checksum: int = found[4]
     if found[:4] != theirs[:4]:
         return 0, header_fault(Header._make(found), theirs)
-    here = found_checksum
-    if here is None:
-        start = offset + HEADER_BYTES
-        here = block_checksum(view[start : start + block_bytes])
+    start = offset + HEADER_BYTES
+    here = block_checksum(view[start : start + block_bytes])
     if here != checksum:
         return 0, checksum_fault(here, checksum)
     _HEADER.pack_into(view, offset, *ours[:4], checksum)
