@@ -41,10 +41,6 @@ def slot_stride(block_bytes: int) -> int:
     return HEADER_BYTES + -(-block_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-pack_header = _HEADER.pack
-"""The fields of a Header, in their order, as they lie in a slot."""
-
-
 def write_header(view: memoryview, offset: int, header: Header) -> None:
     _HEADER.pack_into(view, offset, *header)
 
