@@ -1,4 +1,4 @@
-"""Blocks that a read has put into slots of L2: theirs until their headers are looked at, then ours.
+"""Blocks that a read has put into slots of L2: theirs until their headers are seen, then ours.
 
 Every block that is fetched passes here, on the thread that serves everybody else: with its bytes
 summed up already, a block costs a look at one header and the writing of another.
