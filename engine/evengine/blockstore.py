@@ -13,7 +13,7 @@ from evctl.policy.eviction import RefClass
 from evctl.wire.messages import InventoryBlock
 from evengine.outlet import Counters, Outlet
 from evengine.pool.copier import Checked, Copier, Keep
-from evengine.pool.l1 import L1Cache
+from evengine.pool.l1 import NO_WORD, ClassWord, L1Cache
 from evengine.pool.l2 import HostPool
 from evengine.pool.pages import Pages
 from evengine.ports import Clock, Slot
@@ -364,14 +364,10 @@ class BlockStore:
         key = seq.keys[block]
         if not block:
             self._roots[key] = seq.start.root_key
-        new = not self.l1.peek((key,))
-        slot = self.l1.publish(
-            seq.slots[block], key, seq.keys[block - 1] if block else b"", checksum
-        )
-        below = self.pool.find(key) if new and self.pool is not None else None
-        if below is not None and below.epoch:
-            self.l1.classify(below.epoch, (key,), below.told)
-        return slot
+        below = self.pool.find(key) if self.pool is not None else None
+        word = ClassWord(below.epoch, below.told) if below is not None else NO_WORD
+        above = seq.keys[block - 1] if block else b""
+        return self.l1.publish(seq.slots[block], key, above, checksum, word)
 
     def _tell(self, seq: Sequence, tier: int, first: int, end: int) -> None:
         if end > first:

@@ -266,13 +266,24 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
     length_bytes: int
 
 
+class Digest(msgspec.Struct, frozen=True):
+    """What a read may compute checksums of while it copies: of every piece, as it was given, the
+    `length_bytes` that follow its first `skip_bytes`."""
+
+    skip_bytes: int
+    length_bytes: int
+
+
 class Outcome(msgspec.Struct, frozen=True):
-    """How a ticket ended. settled: False if the backend may still write to the destination."""
+    """How a ticket ended. settled: False if the backend may still write to the destination.
+    checksums: of what lies here, by the read's digest, in the order of its pieces; empty where
+    the backend does not compute them."""
 
     ticket: int
     state: TransferState
     reason: str = ""
     settled: bool = True
+    checksums: Sequence[int] = ()
 
 
 class Transfer(Protocol):
@@ -304,8 +315,16 @@ class Transfer(Protocol):
         that fails."""
         ...
 
-    def read(self, node: str, boot_id: str, pieces: Sequence[Piece], deadline_s: float) -> int:
-        """Start copying remote -> local; as write."""
+    def read(
+        self,
+        node: str,
+        boot_id: str,
+        pieces: Sequence[Piece],
+        deadline_s: float,
+        digest: Digest | None = None,
+    ) -> int:
+        """Start copying remote -> local; as write. digest: a backend that copies by itself sums
+        each piece up while it is still in the cache, which saves a way through memory."""
         ...
 
     def when_ended(self, call: Callable[[], None]) -> None:

@@ -17,8 +17,8 @@ from evctl.wire.messages import (
 )
 from evengine.pool.copier import Checked, Copier, Done, Item
 from evengine.pool.memory import KvMemory
-from evengine.ports import Clock, Outcome, Piece, TransferState
-from evengine.transfer.protocol import range_fault
+from evengine.ports import Clock, Digest, Outcome, Piece, TransferState
+from evengine.transfer.protocol import block_checksum, range_fault
 from tests.pool.surroundings import Directory
 
 STEP_LIMIT_S = 30.0
@@ -42,6 +42,7 @@ class Read(NamedTuple):
     boot_id: str
     pieces: Sequence[Piece]
     deadline_s: float
+    digest: Digest | None
 
 
 class Late(NamedTuple):
@@ -53,7 +54,8 @@ class Late(NamedTuple):
 
 
 class StepTransfer:
-    """ports.Transfer whose reads end when and how they are told to.
+    """ports.Transfer whose reads end when and how they are told to. Every other one of them comes
+    with checksums of what it brought, as from a backend that copies by itself.
 
     memory_of(node, boot_id): a peer's bytes in that life, None once it is over.
     """
@@ -74,9 +76,17 @@ class StepTransfer:
         self._outcomes: list[Outcome] = []
         self._next = 0
 
-    def read(self, node: str, boot_id: str, pieces: Sequence[Piece], deadline_s: float) -> int:
+    def read(
+        self,
+        node: str,
+        boot_id: str,
+        pieces: Sequence[Piece],
+        deadline_s: float,
+        digest: Digest | None = None,
+    ) -> int:
         self._next += 1
-        read = Read(node, boot_id, pieces, self._clock.now_s() + deadline_s)
+        digest = digest if self._next % 2 else None
+        read = Read(node, boot_id, pieces, self._clock.now_s() + deadline_s, digest)
         there = self._memory_of(node, boot_id)
         size = len(there) if there is not None else 0
         if fault := range_fault(pieces, self._memory.size_bytes, size):
@@ -110,7 +120,15 @@ class StepTransfer:
         if how is How.FAILED:
             self._fail(ticket, settled=True)
         else:
-            self._outcomes.append(Outcome(ticket, TransferState.DONE))
+            done = Outcome(ticket, TransferState.DONE, checksums=self._checksums(read))
+            self._outcomes.append(done)
+
+    def _checksums(self, read: Read) -> list[int]:
+        if read.digest is None:
+            return []
+        skip, size = read.digest.skip_bytes, read.digest.length_bytes
+        starts = [piece.local_offset + skip for piece in read.pieces]
+        return [block_checksum(self._memory.view[at : at + size]) for at in starts]
 
     def write_late(self, index: int) -> None:
         late = self.late.pop(index)

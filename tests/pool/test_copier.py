@@ -242,3 +242,18 @@ def test_close_ends_the_job_under_way_and_drops_the_others(bench: Bench) -> None
     assert [name for name, _, _ in bench.ended] == ["0"]
     assert not bench.copier.poll()
     bench.copier.close()
+
+
+def test_what_somebody_waits_for_comes_before_what_is_to_be_kept(bench: Bench) -> None:
+    slot = kept(bench)
+    bench.ended.clear()
+    bench.pages.may.clear()
+    bench.pages.reached.clear()
+    free = bench.pool.take(2, 0.0) or []
+    for name, target in zip(("keep", "next keep"), free, strict=True):
+        bench.submit(name, [Keep(0, target, bench.pool.header(target, KEY, checksum_of(KEY)))])
+    assert bench.pages.reached.wait(LIMIT_S)
+    bench.submit("restore", [Restore(slot, 1, bench.pool.header(slot, KEY))])
+    bench.pages.may.set()
+    bench.until(3)
+    assert [name for name, _, _ in bench.ended] == ["keep", "restore", "next keep"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from evctl.policy.eviction import RefClass, make_order
-from evengine.pool.l1 import L1Cache
+from evengine.pool.l1 import ClassWord, L1Cache
 
 TOTAL = 12
 
@@ -248,3 +249,27 @@ def test_the_order_that_is_handed_in_is_the_one_in_use() -> None:
     l1.classify(1, [b"b" * 16], RefClass.UNREFERENCED)
     l1.allocate(1)
     assert l1.take_evicted() == [b"a" * 16], "by last use, whoever needs it"
+
+
+def test_a_context_that_comes_back_is_weighed_once_a_block() -> None:
+    """Not each block with all of its ancestors: that would be hundreds of thousands of steps."""
+
+    keys = chain((1,) * 300)
+    order = make_order("paper", len(keys))
+    words, classify = [], order.classify
+
+    def counted(epoch: int, keys: Iterable[object], ref_class: RefClass) -> int:
+        words.append(epoch)
+        return classify(epoch, keys, ref_class)
+
+    order.classify = counted  # type: ignore[method-assign]
+    l1 = L1Cache(len(keys), order=order)
+    slots = l1.allocate(len(keys)) or []
+    word = ClassWord(7, RefClass.UNREFERENCED)
+    for block, key in enumerate(keys):
+        parent = keys[block - 1] if block else b""
+        slots[block] = l1.publish(slots[block], key, parent, block, word)
+    assert len(words) <= len(keys)
+    assert l1.classes() == [300, 0, 0]
+    assert l1.classify(7, keys, RefClass.LIVE) == 0, "the word is as old as it was in L2"
+    assert l1.check_integrity() == []

@@ -7,8 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from evengine.ports import Piece
-from evengine.transfer.protocol import MAX_BATCH_PIECES, MAX_PEER_OUTSTANDING_PIECES
+from evengine.ports import Digest, Piece
+from evengine.transfer.protocol import (
+    MAX_BATCH_PIECES,
+    MAX_PEER_OUTSTANDING_PIECES,
+    block_checksum,
+)
 
 from .conftest import Node
 from .peers import BLOCK_BYTES, BLOCKS, DONE, FAILED, SIZE_BYTES, Peer, digest, pattern, wait_for
@@ -255,3 +259,21 @@ def test_unknown_peers_and_lives_fail_and_nothing_is_a_success(node: Node, spawn
     gone = node.transfer.write("there", there.boot_id, one_byte, 5.0)
     assert wait_for(node.transfer, [gone], 1)[gone].state is FAILED
     assert node.transfer.poll() == []
+
+
+def test_checksums_are_of_what_lies_here(node: Node, spawn: Spawn) -> None:
+    """Where a backend computes them; of pieces side by side, apart, and of more than one slice."""
+    there = spawn("there")
+    there.call("fill", 1)
+    node.transfer.connect(there.address)
+    asked = Digest(skip_bytes=64, length_bytes=512)
+    pieces = [*block_pieces([(3, 1), (4, 2), (7, 9)]), Piece(0, 0, SIZE_BYTES)]
+    for some in (pieces[:3], pieces[3:]):
+        ticket = node.transfer.read("there", there.boot_id, some, 10.0, asked)
+        outcome = wait_for(node.transfer, [ticket], 15)[ticket]
+        assert outcome.state is DONE
+        starts = [piece.local_offset + asked.skip_bytes for piece in some]
+        here = [block_checksum(node.memory.view[at : at + asked.length_bytes]) for at in starts]
+        assert list(outcome.checksums) in ([], here)
+        assert bool(outcome.checksums) == (node.transfer.address.backend == "shm")
+    assert digest(node.memory.view) == digest(pattern(1))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from evengine.pool.headers import HEADER_BYTES, Header, header_fault, read_header, write_header
-from evengine.ports import Outcome, Piece
+from evengine.ports import Digest, Outcome, Piece
 from evengine.transfer.faults import Fault, FaultKind
 from evengine.transfer.faulty import FaultyTransfer, Note
 from evengine.transfer.protocol import make_header, verify_header
@@ -236,3 +236,14 @@ def test_a_fault_that_another_failure_forestalls_is_not_counted(node: Node) -> N
         (False, False, 0),
         (True, False, 0),
     ]
+
+
+@pytest.mark.parametrize("fault", [None, Fault(FaultKind.CORRUPT, offset=7)])
+def test_a_faulty_read_has_no_checksums(node: Node, there: Peer, fault: Fault | None) -> None:
+    """They would be of the bytes before the damage, and nobody would notice it."""
+    faulty = FaultyTransfer(node.transfer, {} if fault is None else {0: fault}, node.memory)
+    ticket = faulty.read("there", there.boot_id, TWO, 10.0, Digest(0, 64))
+    outcome = wait_for(faulty, [ticket], 15)[ticket]
+    assert outcome.state is DONE
+    if fault is not None:
+        assert not outcome.checksums

@@ -1,5 +1,5 @@
 """Reads blocks from a source's L2 into one of its own, as a fetch does: in batches, each verified
-by the copier once it has come."""
+once it has come, its bytes by the copier if the transfer has not summed them up."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from evctl.core.kv import KvLayout
 from evctl.wire.messages import TransferAddress
 from evengine.benches.source import block_key
 from evengine.fetch.limits import FetchLimits
-from evengine.pool.copier import Accept, Checked, Copier
-from evengine.pool.headers import EMPTY, HEADER_BYTES, Header, boot_digest, slot_stride
+from evengine.pool.arrivals import Arrivals
+from evengine.pool.copier import Checked, Copier
+from evengine.pool.headers import EMPTY, HEADER_BYTES, boot_digest, slot_stride
 from evengine.pool.l2 import HostPool
 from evengine.pool.memory import KvMemory
 from evengine.pool.pages import Pages
-from evengine.ports import Piece, Slot, TransferState
+from evengine.ports import Digest, Piece, Slot, TransferState
 from evengine.transfer import open_transfer
 from evengine.wake import Wake
 
@@ -68,13 +69,16 @@ class Reader:
     def read(self, slots: Sequence[Slot]) -> list[str]:
         """Blocks from the same slots of the source, verified; returns what is wrong with any.
         Raises ReadFailedError."""
-        reading: dict[int, list[Accept]] = {}
+        reading: dict[int, Arrivals] = {}
+        digest = Digest(HEADER_BYTES, self.pool.block_bytes)
         for first in range(0, len(slots), self._batch_blocks):
             wanted = slots[first : first + self._batch_blocks]
             pieces = self.pieces(wanted)
             source = self.source
-            ticket = self.transfer.read(source.node, source.boot_id, pieces, DEADLINE_S)
-            reading[ticket] = self._accepts(wanted)
+            ticket = self.transfer.read(source.node, source.boot_id, pieces, DEADLINE_S, digest)
+            keys = [block_key(slot) for slot in wanted]
+            generations = [FIRST_GENERATION] * len(wanted)
+            reading[ticket] = Arrivals(wanted, keys, self._theirs, generations)
         faults: list[str] = []
         failed = ""
         left = len(slots)
@@ -87,11 +91,13 @@ class Reader:
         while left:
             for outcome in self.transfer.poll():
                 batch = reading.pop(outcome.ticket)
-                if outcome.state is TransferState.DONE:
-                    self._copier.submit(batch, done)
-                    continue
-                failed = failed or outcome.reason
-                left -= len(batch)
+                if outcome.state is not TransferState.DONE:
+                    failed = failed or outcome.reason
+                    left -= len(batch.slots)
+                elif outcome.checksums:
+                    done(batch.take_over(self.pool, outcome.checksums))
+                else:
+                    self._copier.submit(batch.items(self.pool), done)
             if not self._copier.poll() and left:
                 select.select([self._wake.descriptor], [], [], WAIT_MS / 1e3)
                 self._wake.clear()
@@ -112,15 +118,3 @@ class Reader:
         self.transfer.close()
         self._wake.close()
         self.memory.path.unlink()
-
-    def _accepts(self, slots: Sequence[Slot]) -> list[Accept]:
-        pool, theirs = self.pool, self._theirs
-        size = pool.block_bytes
-        return [
-            Accept(
-                slot,
-                Header(theirs, block_key(slot), FIRST_GENERATION, size, 0),
-                pool.header(slot, block_key(slot)),
-            )
-            for slot in slots
-        ]

@@ -20,10 +20,11 @@ from evctl.policy.eviction import RefClass
 from evctl.wire.messages import KvFetched, KvLocated, LocateKv, PeerInfo
 from evengine.fetch.limits import FetchLimits
 from evengine.outlet import Counters, Outlet
-from evengine.pool.copier import Accept, Checked, Copier
-from evengine.pool.headers import Header, boot_digest
+from evengine.pool.arrivals import Arrivals
+from evengine.pool.copier import Checked, Copier
+from evengine.pool.headers import HEADER_BYTES, boot_digest
 from evengine.pool.l2 import HostPool
-from evengine.ports import Clock, Outcome, Piece, Slot, Transfer, TransferState
+from evengine.ports import Clock, Digest, Outcome, Piece, Slot, Transfer, TransferState
 
 _log = logging.getLogger("evengine.fetch")
 
@@ -64,14 +65,15 @@ class Flight:
 
 
 class Batch:
-    """Blocks that one peer is asked for in one go. slots: ours, once it has said where its are."""
+    """Blocks that one peer is asked for in one go. slots: ours, once it has said where its are;
+    generations: of its slots."""
 
     def __init__(self, attempt: int, peer: PeerInfo, flights: list[Flight]) -> None:
         self.attempt = attempt
         self.peer = peer
         self.flights = flights
         self.slots: list[Slot] = []
-        self.theirs: list[Header] = []
+        self.generations: list[int] = []
         self.answer_by_s = 0.0
         self.bytes = 0
 
@@ -110,6 +112,7 @@ class Flights:
         self._resting: deque[tuple[float, list[Slot]]] = deque()
         self._attempts = count(1)
         self.bytes_in_flight = 0
+        self._digest = Digest(HEADER_BYTES, pool.block_bytes)
 
     @property
     def busy(self) -> bool:
@@ -273,16 +276,14 @@ class Flights:
             self._end(batch)
             return
         peer, stride = batch.peer, self._pool.stride
-        theirs = boot_digest(peer.boot_id)
-        batch.theirs = [
-            Header(theirs, flight.key, generation, self._pool.block_bytes, 0)
-            for flight, (_, generation) in zip(batch.flights, where, strict=True)
-        ]
+        batch.generations = [generation for _, generation in where]
         pieces = [
             Piece(self._pool.slot_offset(ours), peer.transfer.pool_offset + slot * stride, stride)
             for ours, (slot, _) in zip(batch.slots, where, strict=True)
         ]
-        ticket = self._transfer.read(peer.node, peer.boot_id, pieces, self._limits.transfer_s)
+        ticket = self._transfer.read(
+            peer.node, peer.boot_id, pieces, self._limits.transfer_s, self._digest
+        )
         del self._asked[batch.attempt]
         self._reading[ticket] = batch
 
@@ -307,7 +308,7 @@ class Flights:
             if batch is None:
                 continue
             if outcome.state is TransferState.DONE:
-                self._accept(batch)
+                self._accept(batch, outcome.checksums)
                 continue
             self._counters["fetch_reads_failed"] += 1
             self._outlet.recheck_peer(batch.peer.node)
@@ -325,12 +326,17 @@ class Flights:
 
     # ------------------------------------------------------------ accepting
 
-    def _accept(self, batch: Batch) -> None:
+    def _accept(self, batch: Batch, checksums: Sequence[int]) -> None:
+        """checksums: of what has come, if the transfer has them: then headers are all that is
+        left to look at, and nobody else's copies are waited for."""
         self._accepting += 1
-        items = [
-            Accept(slot, theirs, self._pool.header(slot, flight.key))
-            for slot, theirs, flight in zip(batch.slots, batch.theirs, batch.flights, strict=True)
-        ]
+        keys = [flight.key for flight in batch.flights]
+        boot = boot_digest(batch.peer.boot_id)
+        arrivals = Arrivals(batch.slots, keys, boot, batch.generations)
+        if checksums:
+            self._accepted(batch, arrivals.take_over(self._pool, checksums))
+            return
+        items = arrivals.items(self._pool)
         self._copier.submit(items, lambda results: self._accepted(batch, results))
 
     def _accepted(self, batch: Batch, results: Sequence[Checked]) -> None:

@@ -1,7 +1,8 @@
 """Moves and checks the bytes of whole batches of blocks, on a thread of its own.
 
-Three jobs: keep (L1 -> L2), restore (L2 -> L1) and accept (a slot that was read from a peer).
-The engine's thread sees to it that nobody else uses the slots meanwhile.
+Three jobs: keep (L1 -> L2), restore (L2 -> L1) and accept (a slot that was read from a peer, by
+a backend that has not summed up the bytes itself). The engine's thread sees to it that nobody
+else uses the slots meanwhile.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ Done = Callable[[Sequence[Checked]], None]
 
 
 class Copier:
-    """Jobs in the order they came. poll() calls back on the caller's thread."""
+    """Somebody waits for what is restored or accepted, nobody for what is kept: keeps go when
+    nothing else waits. Within either kind in the order they came. poll() calls back on the
+    caller's thread."""
 
     def __init__(self, pages: Pages, pool: HostPool, wake: Wake) -> None:
         self._pages = pages
@@ -72,6 +75,7 @@ class Copier:
         self._wake = wake
         self._changed = threading.Condition()
         self._jobs: deque[tuple[Sequence[Item], Done]] = deque()
+        self._keeps: deque[tuple[Sequence[Item], Done]] = deque()
         self._ended: deque[tuple[Sequence[Checked], Done]] = deque()
         self._error: BaseException | None = None
         self._closed = False
@@ -86,10 +90,11 @@ class Copier:
         self._thread.start()
 
     def submit(self, items: Sequence[Item], done: Done) -> None:
-        """Queue a job; `done` hears of its blocks in their order."""
+        """Queue a job of one kind; `done` hears of its blocks in their order."""
         self.blocks_under_way += len(items)
+        queue = self._keeps if items and isinstance(items[0], Keep) else self._jobs
         with self._changed:
-            self._jobs.append((items, done))
+            queue.append((items, done))
             self._changed.notify_all()
 
     def poll(self) -> bool:
@@ -115,17 +120,18 @@ class Copier:
         with self._changed:
             self._closed = True
             self._jobs.clear()
+            self._keeps.clear()
             self._changed.notify_all()
         self._thread.join(CLOSE_WAIT_S)
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                while not self._jobs and not self._closed:
+                while not (self._jobs or self._keeps or self._closed):
                     self._changed.wait()
                 if self._closed:
                     return
-                items, done = self._jobs.popleft()
+                items, done = (self._jobs or self._keeps).popleft()
             try:
                 results = self._run(items)
             except BaseException as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from typing import NamedTuple
 
 from evctl.core.blocks import BlockKey
 from evctl.policy.eviction import EvictionOrder, RefClass, make_order
@@ -24,6 +25,16 @@ class SlotState(IntEnum):
     PRIVATE = 1
     CACHED = 2
     QUARANTINED = 3
+
+
+class ClassWord(NamedTuple):
+    """The control plane's word on who needs a block. epoch: 0 for one that it has not given."""
+
+    epoch: int
+    told: RefClass
+
+
+NO_WORD = ClassWord(0, RefClass.LIVE)
 
 
 class CachedBlock:
@@ -45,7 +56,13 @@ class CachedBlock:
     )
 
     def __init__(
-        self, key: BlockKey, parent: BlockKey, slot: Slot, checksum: int, depth: int
+        self,
+        key: BlockKey,
+        parent: BlockKey,
+        slot: Slot,
+        checksum: int,
+        depth: int,
+        word: ClassWord,
     ) -> None:
         self.key = key
         self.parent = parent
@@ -54,8 +71,8 @@ class CachedBlock:
         self.depth = depth
         self.pins = 1
         self.below = [0] * len(RefClass)
-        self.told = self.ref_class = RefClass.LIVE
-        self.epoch = 0
+        self.epoch, self.told = word
+        self.ref_class = self.told
 
     @property
     def children(self) -> int:
@@ -161,7 +178,16 @@ class L1Cache:
             self._generation[slot] += 1
         return slots
 
-    def publish(self, slot: Slot, key: BlockKey, parent: BlockKey, checksum: int) -> Slot:
+    def publish(
+        self,
+        slot: Slot,
+        key: BlockKey,
+        parent: BlockKey,
+        checksum: int,
+        word: ClassWord = NO_WORD,
+    ) -> Slot:
+        """word: what L2 knows already. Told afterwards, each block of a context that comes back
+        would change the class of all its ancestors twice."""
         self._require(slot, SlotState.PRIVATE)
         known = self._by_key.get(key)
         if known is not None:
@@ -172,13 +198,16 @@ class L1Cache:
         if parent and above is None:
             raise ValueError(f"the parent of block {key.hex()} is not cached")
         depth = above.depth + 1 if above else 0
-        block = CachedBlock(key, parent, slot, checksum, depth)
+        block = CachedBlock(key, parent, slot, checksum, depth, word)
         self._by_key[key] = block
         self._by_slot[slot] = block
         self._classes[block.ref_class] += 1
         self._state[slot] = SlotState.CACHED
         self._order.insert(key, depth)
         self._order.pin(key)
+        if block.ref_class is not RefClass.LIVE:
+            self._turn += 1
+            self._order.classify(self._turn, (key,), block.ref_class)
         if above is not None:
             above.below[block.ref_class] += 1
             self._weigh(above)

@@ -9,7 +9,7 @@ import msgspec
 from evctl.wire.messages import TransferAddress
 from evengine.pool.headers import Header, read_header, write_header
 from evengine.pool.memory import KvMemory
-from evengine.ports import Outcome, Piece, Transfer, TransferState
+from evengine.ports import Digest, Outcome, Piece, Transfer, TransferState
 from evengine.transfer.faults import ByCall, Fault, FaultKind, Schedule, bad_blocks
 
 __all__ = ["Fault", "FaultKind", "FaultyTransfer", "Note"]
@@ -64,8 +64,18 @@ class FaultyTransfer:
     def write(self, node: str, boot_id: str, pieces: Sequence[Piece], deadline_s: float) -> int:
         return self._begin(_Call(self._calls, True, node, boot_id, pieces, deadline_s))
 
-    def read(self, node: str, boot_id: str, pieces: Sequence[Piece], deadline_s: float) -> int:
-        return self._begin(_Call(self._calls, False, node, boot_id, pieces, deadline_s))
+    def read(
+        self,
+        node: str,
+        boot_id: str,
+        pieces: Sequence[Piece],
+        deadline_s: float,
+        digest: Digest | None = None,
+    ) -> int:
+        """A faulty call has no checksums: they would be those of the bytes before the damage."""
+        call = _Call(self._calls, False, node, boot_id, pieces, deadline_s)
+        call.digest = digest
+        return self._begin(call)
 
     def when_ended(self, call: Callable[[], None]) -> None:
         self._inner.when_ended(call)
@@ -94,6 +104,7 @@ class FaultyTransfer:
         if fault is None:
             self._forward(call, call.pieces)
             return call.number
+        call.digest = None
         if call.push and fault.kind is FaultKind.WRONG_GENERATION:
             raise ValueError("only what a read brings has a generation to be wrong")
         self._noted(Note(call.number, call.push, call.node, fault.kind, over=False))
@@ -122,8 +133,12 @@ class FaultyTransfer:
         self._timed.append((self._polls + call.fault.polls, call))
 
     def _forward(self, call: _Call, pieces: Sequence[Piece]) -> None:
-        start = self._inner.write if call.push else self._inner.read
-        self._tickets[start(call.node, call.boot_id, pieces, call.deadline_s)] = call
+        inner, whose, until_s = self._inner, (call.node, call.boot_id), call.deadline_s
+        if call.push:
+            ticket = inner.write(*whose, pieces, until_s)
+        else:
+            ticket = inner.read(*whose, pieces, until_s, call.digest)
+        self._tickets[ticket] = call
 
     def _fail(self, call: _Call, reason: str, *, settled: bool) -> None:
         self._end(call, Outcome(call.number, TransferState.FAILED, reason, settled))
@@ -235,6 +250,7 @@ class _Call:
         self.fault: Fault | None = None
         self.rest: Sequence[Piece] = ()
         self.corrupting = False
+        self.digest: Digest | None = None
 
 
 def _of_another_life(header: Header) -> Header:

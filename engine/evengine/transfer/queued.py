@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from evctl.wire.messages import TransferAddress
 from evengine.clock import SystemClock
 from evengine.pool.memory import KvMemory
-from evengine.ports import Clock, Outcome, Piece, TransferState
+from evengine.ports import Clock, Digest, Outcome, Piece, TransferState
 from evengine.transfer.protocol import coalesce, range_fault
 from evengine.transfer.tickets import Life, Ticket, TicketBook
 
@@ -40,6 +40,8 @@ class QueuedTransfer(ABC, Generic[P]):
 
     backend: str
     address: TransferAddress
+    digests = False
+    """Whether it computes checksums while it copies. Then pieces stay as they were given."""
 
     def __init__(
         self, memory: KvMemory, node: str, boot_id: str, clock: Clock | None, *, stoppable: bool
@@ -81,11 +83,19 @@ class QueuedTransfer(ABC, Generic[P]):
 
     def write(self, node: str, boot_id: str, pieces: Sequence[Piece], deadline_s: float) -> int:
         """deadline_s: seconds from now."""
-        return self._request((node, boot_id), pieces, True, deadline_s)
+        return self._request((node, boot_id), pieces, True, deadline_s, None)
 
-    def read(self, node: str, boot_id: str, pieces: Sequence[Piece], deadline_s: float) -> int:
+    def read(
+        self,
+        node: str,
+        boot_id: str,
+        pieces: Sequence[Piece],
+        deadline_s: float,
+        digest: Digest | None = None,
+    ) -> int:
         """deadline_s: seconds from now."""
-        return self._request((node, boot_id), pieces, False, deadline_s)
+        digest = digest if self.digests else None
+        return self._request((node, boot_id), pieces, False, deadline_s, digest)
 
     def when_ended(self, call: Callable[[], None]) -> None:
         """Have `call` called, on any thread, whenever a ticket ends."""
@@ -122,7 +132,14 @@ class QueuedTransfer(ABC, Generic[P]):
             if self._lives.get(peer.address.node) is peer:  # else its tickets have failed
                 self._book.fail_life(peer.life, reason, waiting_only=True)
 
-    def _request(self, life: Life, pieces: Sequence[Piece], push: bool, deadline_s: float) -> int:
+    def _request(
+        self,
+        life: Life,
+        pieces: Sequence[Piece],
+        push: bool,
+        deadline_s: float,
+        digest: Digest | None,
+    ) -> int:
         with self._changed:
             peer = self._lives.get(life[0])
             fault = self._fault(peer, life, pieces)
@@ -131,7 +148,8 @@ class QueuedTransfer(ABC, Generic[P]):
             if not pieces:
                 return self._book.ended(TransferState.DONE)
             assert peer is not None
-            ticket = self._book.open(life, coalesce(pieces), push, deadline_s)
+            parts = coalesce(pieces) if digest is None else pieces
+            ticket = self._book.open(life, parts, push, deadline_s, digest)
             if isinstance(ticket, int):
                 return ticket
             self._enqueue(peer, ticket)

@@ -6,7 +6,7 @@ import heapq
 import threading
 from collections.abc import Callable, Sequence
 
-from evengine.ports import Clock, Outcome, Piece, TransferState
+from evengine.ports import Clock, Digest, Outcome, Piece, TransferState
 from evengine.transfer.protocol import MAX_PEER_PIECES
 
 Life = tuple[str, str]
@@ -17,11 +17,13 @@ class Ticket:
     """One call of write() or read(). `started` and `stop` are guarded by the book's lock.
 
     deadline_s: on the injected clock. stop: why a started copy should end early. parts_left:
-    the backend's own count.
+    the backend's own count. digest: of which bytes the backend may fill in `checksums`.
     """
 
     __slots__ = (
+        "checksums",
         "deadline_s",
+        "digest",
         "life",
         "number",
         "parts_left",
@@ -32,7 +34,13 @@ class Ticket:
     )
 
     def __init__(
-        self, number: int, life: Life, pieces: Sequence[Piece], push: bool, deadline_s: float
+        self,
+        number: int,
+        life: Life,
+        pieces: Sequence[Piece],
+        push: bool,
+        deadline_s: float,
+        digest: Digest | None,
     ) -> None:
         self.number = number
         self.life = life
@@ -42,6 +50,8 @@ class Ticket:
         self.started = False
         self.stop = ""
         self.parts_left = 1
+        self.digest = digest
+        self.checksums: list[int] = []
 
 
 class TicketBook:
@@ -64,7 +74,12 @@ class TicketBook:
         """Called on any thread when an outcome can be drained; must not block."""
 
     def open(
-        self, life: Life, pieces: Sequence[Piece], push: bool, deadline_s: float
+        self,
+        life: Life,
+        pieces: Sequence[Piece],
+        push: bool,
+        deadline_s: float,
+        digest: Digest | None = None,
     ) -> Ticket | int:
         """A live ticket; or the number of one that has failed since the peer's queue is full.
 
@@ -78,7 +93,7 @@ class TicketBook:
                 self._outcomes.append(Outcome(number, TransferState.FAILED, reason))
                 return number
             end_s = self._clock.now_s() + deadline_s
-            ticket = Ticket(number, life, pieces, push, end_s)
+            ticket = Ticket(number, life, pieces, push, end_s, digest)
             self._live[number] = ticket
             self._peer_pieces[life] = held + len(pieces)
             heapq.heappush(self._deadlines, (end_s, number))
@@ -155,5 +170,6 @@ class TicketBook:
             self._peer_pieces[ticket.life] = left
         else:
             del self._peer_pieces[ticket.life]
-        self._outcomes.append(Outcome(ticket.number, state, reason, settled))
+        sums = ticket.checksums if state is TransferState.DONE else ()
+        self._outcomes.append(Outcome(ticket.number, state, reason, settled, sums))
         self.on_end()
