@@ -61,7 +61,8 @@ class Candidate(msgspec.Struct, frozen=True):
     "bounded" (outside what is allowed). why: in words.
 
     measure: what gain is of: "throughput", or "e2e" where throughputs are as good as equal: the
-    present mean E2E over the candidate's, minus 1."""
+    present mean E2E over the candidate's, minus 1. theta_rps: requests a second that its slower
+    phase allows (Theta of section 4.3), whatever the forecast is made by."""
 
     split: str
     forecast: Forecast
@@ -70,6 +71,7 @@ class Candidate(msgspec.Struct, frozen=True):
     verdict: str
     why: str
     measure: str = "throughput"
+    theta_rps: float = 0.0
 
 
 class PlanDecision(msgspec.Struct, frozen=True):

@@ -238,6 +238,7 @@ def _rounded(candidate: Candidate) -> Candidate:
     return msgspec.structs.replace(
         candidate,
         forecast=forecast,
+        theta_rps=float(f"{candidate.theta_rps:.9g}"),
         gain=float(f"{candidate.gain:.9g}"),
         error=float(f"{candidate.error:.9g}"),
     )

@@ -69,7 +69,7 @@ def follow(scene: Scene, folder: Path, told: Told = lambda _: None) -> Iterator[
                 time.sleep(scene.transient_s)
                 began_s = time.monotonic()
                 time.sleep(scene.window_s)
-                forecast = _forecast(bed.admin.plan(), split)
+                forecast = _forecast(bed.admin.why.plan(), split)
                 middle_s = time.monotonic()
                 time.sleep(scene.window_s)
                 ended_s = time.monotonic()
@@ -77,7 +77,7 @@ def follow(scene: Scene, folder: Path, told: Told = lambda _: None) -> Iterator[
                     yield _outcome(scene, split, True, promised, load.seen(began_s, ended_s))
                 yield _outcome(scene, split, False, forecast, load.seen(middle_s, ended_s))
                 if following:
-                    promised = _forecast(bed.admin.plan(), following)
+                    promised = _forecast(bed.admin.why.plan(), following)
 
 
 def _outcome(
@@ -90,7 +90,9 @@ def await_model(bed: Testbed, told: Told) -> None:
     """Until every node's execution-time model is fitted."""
     deadline_s = time.monotonic() + MODEL_TIMEOUT_S
     while True:
-        unfitted = [name for name, source in bed.admin.plan().model.items() if source == "prior"]
+        unfitted = [
+            name for name, source in bed.admin.why.plan().model.items() if source == "prior"
+        ]
         if not unfitted:
             return
         if time.monotonic() > deadline_s:

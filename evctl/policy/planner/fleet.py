@@ -64,12 +64,16 @@ def closed_loop(fleet: Fleet, split: Split, slice_: SliceRecord) -> Forecast:
         floor_s=max(0.0, prefilling_s - slice_.service_s) if slice_.service_s else 0.0,
         hand_over_s=slice_.decode_queue / began_s if began_s else 0.0,
     )
-    return solve(network, _mean_iteration(decode))
+    context_tokens = slice_.uncached_tokens + slice_.cached_tokens + slice_.output_tokens / 2
+    return solve(network, _mean_iteration(decode, context_tokens))
 
 
-def _mean_iteration(nodes: tuple[NodeCapacity, ...]) -> Callable[[float], float]:
-    """Iteration time of their mean node. Eq. 2 is linear in its coefficients, so that nodes with
-    the same experts are one with mean coefficients."""
+def _mean_iteration(
+    nodes: tuple[NodeCapacity, ...], context_tokens: float
+) -> Callable[[float], float]:
+    """Iteration time of their mean node, whose requests have so many tokens of context each. Eq. 2
+    is linear in its coefficients, so that nodes with the same experts are one with mean
+    coefficients."""
     models = [node.coefficients for node in nodes]
     first = models[0]
     alike = all(
@@ -78,7 +82,10 @@ def _mean_iteration(nodes: tuple[NodeCapacity, ...]) -> Callable[[float], float]
         for m in models
     )
     if not alike:
-        return lambda batch: sum(m.decode_s(max(1.0, batch)) for m in models) / len(models)
+        return lambda batch: (
+            sum(m.decode_s(max(1.0, batch), max(1.0, batch) * context_tokens) for m in models)
+            / len(models)
+        )
     mean = Coefficients(
         c0_s=0.0,
         c1_s=0.0,
@@ -90,5 +97,6 @@ def _mean_iteration(nodes: tuple[NodeCapacity, ...]) -> Callable[[float], float]
         experts=first.experts,
         experts_per_token=first.experts_per_token,
         forwarded_tokens=first.forwarded_tokens,
+        d3_s=sum(m.d3_s for m in models) / len(models),
     )
-    return lambda batch: mean.decode_s(max(1.0, batch))
+    return lambda batch: mean.decode_s(max(1.0, batch), max(1.0, batch) * context_tokens)

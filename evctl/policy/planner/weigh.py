@@ -85,6 +85,10 @@ def weigh(
         _judge(scale, split, expected.get(split), tested.get(split), barred)
         for split in fleet.splits()
     ]
+    candidates = [
+        msgspec.structs.replace(c, theta_rps=slower_phase(fleet, split, whole).throughput_rps)
+        for split, c in zip(fleet.splits(), candidates, strict=True)
+    ]
     chosen = _best(scale, [c for c in candidates if c.verdict == "passed"], closed=closed)
     named = str(chosen)
     told = tuple(
