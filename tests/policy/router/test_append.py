@@ -98,6 +98,14 @@ def test_a_short_prompt_without_a_prefix_is_not_appended() -> None:
     assert cluster.arrive("short", 4).prefill_node == "n1"
 
 
+def test_a_short_prompt_that_only_l2_holds_is_not_appended() -> None:
+    cluster = cluster_of()
+    cluster.holds("n3", 2, *PATH[:3])
+    cluster.arrive("short", 16, keys(*PATH[:3]))
+    assert cluster.last is not None
+    assert "append n3" not in cluster.last.explanations[0].terms
+
+
 def test_what_running_decodes_lose_counts() -> None:
     cluster = cluster_of()
     _decode_on(cluster, "n2", 5)
