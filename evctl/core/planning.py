@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from evctl.core.status import Move
+from evctl.core.moves import Move
 
 
 class SliceRecord(msgspec.Struct, frozen=True):
