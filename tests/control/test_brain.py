@@ -137,7 +137,7 @@ def test_what_a_node_still_has_of_its_old_role_is_counted() -> None:
     cluster = Cluster(nodes=4, split="2P2D")
     for request in ("r1", "r2", "r3"):
         node = cluster.arrive(request).prefill_node
-        cluster.fact(node, PrefillStarted(request, 0))
+        cluster.fact(node, PrefillStarted(request, 0, 40))
     before = {node.name: len(node.requests) for node in cluster.state.nodes.values()}
     cluster.feed(Override("hold", "1P3D", "ann", ""))
     told = brain_status(cluster.state, cluster.now_s)
