@@ -41,24 +41,12 @@ def brain_status(state: ClusterState, now_s: float) -> BrainStatus:
 
 
 def without_bulk(decision: PlanDecision) -> PlanDecision:
-    """The decision without its slices and models, with the candidates that matter most, in their
-    order: the present split, the chosen one, then those that promise most of what may be."""
-
-    def importance(candidate: Candidate) -> tuple[bool, bool, bool, float]:
-        return (
-            candidate.verdict != "current",
-            candidate.split != decision.chosen,
-            candidate.verdict == "bounded",
-            -candidate.gain,
-        )
-
-    best = sorted(decision.candidates, key=importance)[:MOST_CANDIDATES]
-    kept = {candidate.split for candidate in best}
+    """The decision without its slices and models, with its foremost candidates."""
     return msgspec.structs.replace(
         decision,
         slices=(),
         model={},
-        candidates=tuple(_finite(each) for each in decision.candidates if each.split in kept),
+        candidates=tuple(_finite(each) for each in decision.foremost(MOST_CANDIDATES)),
     )
 
 
