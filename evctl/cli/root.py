@@ -24,6 +24,8 @@ COMMANDS: Final = {
     "down": Entry("down", "Let a cluster finish what runs, then stop it."),
     "status": Entry("status", "Show health, split, mode, queues and nodes."),
     "split": Entry("split", "Show or change how many nodes prefill and decode."),
+    "plan": Entry("plan", "Show what the planner would do now, split by split."),
+    "why": Entry("why", "Show why a request, a node, the split or a block is as it is."),
     "branches": Entry("branches", "List the branches of agents, and where their KV is."),
     "branch": Entry("branch", "Show one branch, its family, or end it."),
     "kv": Entry("kv", "Show cached KV and what refers to it; check the counts."),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from evctl.cli.moments import left
 from evctl.cli.output import number_of, percent, seconds, table
 from evctl.cli.style import painted_state
 from evctl.core.pool_status import PoolStatus
+from evctl.core.predictions import PREDICTED, PredictionStatus
 from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus, Refusal
 
 FETCHED: Final = (("own_l2", "own"), ("peer_l2", "peers"))
@@ -36,6 +38,8 @@ def _head(status: ClusterStatus) -> str:
         mode += f" by {status.held_by}" + (
             f" ({status.hold_reason})" if status.hold_reason else ""
         )
+    if status.held_until_s is not None:
+        mode += f", for another {left(status.held_until_s)}, then {status.mode_after}"
     counts = (
         f"{status.requests_done} done, {status.requests_failed} failed, "
         f"{status.requests_rejected} rejected"
@@ -48,9 +52,17 @@ def _head(status: ClusterStatus) -> str:
         ("gateway", status.gateway or "-"),
         ("requests", f"{status.in_flight} in flight, {status.throughput_rps:.2f}/s; {counts}"),
         ("TTFT", ttft),
+        ("predicted", _predictions(status.predictions)),
         ("pool", "-" if status.pool is None else _pool(status.pool)),
     ]
     return "\n".join(f"{name:<9} {value}" for name, value in rows)
+
+
+def _predictions(found: PredictionStatus | None) -> str:
+    """By how much the last predictions were off, in the median."""
+    known = [(what, getattr(found, what, None)) for what in PREDICTED]
+    told = [f"{what} {percent(one.median)}" for what, one in known if one is not None]
+    return f"off by {', '.join(told)} (median)" if told else "nothing yet"
 
 
 def _pool(pool: PoolStatus) -> str:

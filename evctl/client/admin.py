@@ -27,8 +27,10 @@ from evctl.core.kv_status import (
 )
 from evctl.core.status import ClusterStatus, EventRecord, SplitChange, WatchFrame
 
-if TYPE_CHECKING:  # 100 ms at run time, paid by the first call
+if TYPE_CHECKING:  # httpx: 100 ms at run time, paid by the first call
     import httpx
+
+    from evctl.client.why import WhyCalls
 
 TIMEOUT_S: Final = 5.0
 CHECK_TIMEOUT_S: Final = 330.0
@@ -117,6 +119,14 @@ class AdminClient:
         if for_s is not None:
             body["for_s"] = for_s
         return decoded(self._call("PUT", "mode", body), ClusterStatus, "mode")
+
+    @property
+    def why(self) -> WhyCalls:
+        """Calls about the planner, and why something is as it is."""
+        # Not at import: few commands ask, and its values bring half of core along.
+        from evctl.client.why import WhyCalls
+
+        return WhyCalls(self._call, segment)
 
     # ------------------------------------------------------------ branches and blocks
 

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BeforeValidator, Field, StringConstraints
 from starlette.exceptions import HTTPException
 
-from evctl.control import admin_kv
+from evctl.control import admin_kv, admin_why
 from evctl.control.admin_forms import (
     BASE,
     MAX_COUNT,
@@ -90,6 +90,7 @@ class Stopping(msgspec.Struct, frozen=True):
 
 _DESCRIBED: Final = (
     ClusterStatus, SplitChange, WatchFrame, ErrorBody, EventRecord, Stopping, *admin_kv.DESCRIBED,
+    *admin_why.DESCRIBED,
 )  # fmt: skip
 
 
@@ -110,6 +111,7 @@ def create_admin_app(plane: ControlPlane) -> FastAPI:
     _add_writes(app, plane)
     _add_health(app, plane)
     admin_kv.add_routes(app, plane)
+    admin_why.add_routes(app, plane)
     app.add_middleware(admin_kv.KeepSegments)
     app.openapi = lambda: openapi(app, _DESCRIBED)  # type: ignore[method-assign]
     return app

@@ -34,6 +34,8 @@ DESCRIBED: Final = (
 )  # fmt: skip
 KEY_PATTERN: Final = "^[0-9a-fA-F]{8,32}$"
 _BRANCHES: Final = f"{BASE}/branches/"
+_NAMED: Final = (_BRANCHES, f"{BASE}/why/")
+"""Paths with segments that may hold a slash."""
 
 Name = Annotated[str, StringConstraints(max_length=MAX_ID_CHARS)]
 Tenant = Annotated[str, Path(description="Percent-encoded.", examples=["default"])]
@@ -58,7 +60,7 @@ class KeepSegments:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         raw: bytes | None = scope.get("raw_path")
-        if scope["type"] == "http" and raw is not None and scope["path"].startswith(_BRANCHES):
+        if scope["type"] == "http" and raw is not None and scope["path"].startswith(_NAMED):
             kept = raw.replace(b"%25", b"%2525").replace(b"%2F", b"%252F")
             kept = kept.replace(b"%2f", b"%252F")
             path = unquote(kept.partition(b"?")[0].decode("ascii"), errors="replace")

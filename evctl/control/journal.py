@@ -24,7 +24,7 @@ from evctl.core.effects import AnyEffect
 from evctl.core.events import Event
 from evctl.policy.state import PolicyConfig
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 FRAME: Final = struct.Struct(">II")
 SUFFIX: Final = ".evj"
 MAX_EPOCH: Final = 2**53

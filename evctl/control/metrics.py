@@ -15,6 +15,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from evctl.control.brain_metrics import error_metrics, move_metrics
+from evctl.control.records import Records
 from evctl.core.kv_status import CLASSES, REFERENCE_BUCKETS, KvSummary
 from evctl.core.pool_status import FETCH_PATHS, RECOMPUTE_CAUSES, PoolStatus
 from evctl.core.status import ClusterStatus
@@ -32,6 +34,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     counters: Mapping[str, float]
     engines: Mapping[str, Mapping[str, float]]
     kv: KvSummary
+    records: Records
 
 
 class ClusterCollector(Collector):
@@ -50,6 +53,8 @@ class ClusterCollector(Collector):
         yield from _waits(found.status)
         yield from _nodes(found.status)
         yield from _directory(found)
+        yield from move_metrics(found.records.moves)
+        yield from error_metrics(found.records.outcomes.errors)
         if found.status.pool is not None:
             yield from _fetches(found.status.pool)
             yield from _ahead(found.status.pool)

@@ -25,10 +25,13 @@ from evctl.control.measures import Measures
 from evctl.control.metrics import Snapshot
 from evctl.control.overrides import Overrides
 from evctl.control.pool import PoolMeasures
+from evctl.control.recollect import Recollection
+from evctl.control.records import Records
 from evctl.control.settings import ControlSettings
 from evctl.control.statedir import ControlRecord, StateDirectory
 from evctl.control.status import Identification, StatusBoard
 from evctl.control.streams import Streams
+from evctl.control.why import WhyBoard
 from evctl.control.writer import Writer
 from evctl.core.branches import BranchSignal
 from evctl.core.effects import SignalTaken
@@ -46,6 +49,7 @@ from evctl.core.sampling import FinishReason
 from evctl.core.status import ClusterStatus, EventRecord
 from evctl.policy.directory import DirectoryConfig
 from evctl.policy.state import ClusterState, PolicyConfig, StepResult
+from evctl.policy.transition import AUTO
 from evctl.wire.keys import load_keypair
 from evctl.wire.messages import Tokens
 
@@ -85,7 +89,13 @@ class ControlPlane:
         self.writer = Writer(self.state, self.clock, self.journal, self._carry_out)
         self.writer.on_problem = lambda what: self.events.add("fail", what)
         self.pool = PoolMeasures()
-        self.writer.observers += [self.measures.observe, self.pool.observe, self._observe]
+        self.records = Records(self.state)
+        self.writer.observers += [
+            self.measures.observe,
+            self.pool.observe,
+            self.records.observe,
+            self._observe,
+        ]
         self.hub = Hub(
             settings,
             self.directory,
@@ -112,8 +122,18 @@ class ControlPlane:
         )
         self.kv = KvBoard(self.state, self.clock)
         self.audit = Audit(self.state)
+        recollection = Recollection(self.directory.journal)
+        self.why = WhyBoard(
+            self.state, self.records, self.events, self.kv, recollection, self.clock
+        )
         self._board = StatusBoard(
-            self.state, self.measures, self.hub, self.directory, self.kv, self.pool
+            self.state,
+            self.measures,
+            self.hub,
+            self.directory,
+            self.kv,
+            self.pool,
+            self.records.outcomes,
         )
         self._boot_id = secrets.token_hex(16)
         self._gateway = ""
@@ -129,6 +149,8 @@ class ControlPlane:
         self.endpoint = self.hub.start(self._earlier.control_endpoint if self._earlier else "")
         self._tasks.append(asyncio.create_task(self._check_forever(), name="idle-check"))
         self.events.add("info", f"control plane up, epoch {self.epoch}")
+        if self.state.planner.fresh and self.state.mode == AUTO:
+            self.events.add("info", "mode auto: the planner only advises in its first window")
         for name, why in self.directory.damaged.items():
             self.events.add(
                 "warn", f"{name} in {self.directory.root} is damaged and ignored: {why}"
@@ -300,6 +322,7 @@ class ControlPlane:
             journal_bytes=self.journal.written_bytes,
             counters=counters,
             kv=self.kv.summary(),
+            records=self.records,
             engines={name: engine.counters for name, engine in self.hub.engines.items()},
         )
 
@@ -316,6 +339,7 @@ class ControlPlane:
             max_queued=settings.max_queued,
             node_late_after_s=settings.node_late_after_s,
             fetch_ahead=settings.fetch_ahead,
+            mode=settings.first_mode,
             directory=DirectoryConfig(suspect_after_s=settings.suspect_after_s),
         )
         ended = [one.transition.number for one in writes if one.transition is not None]

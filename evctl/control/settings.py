@@ -12,7 +12,7 @@ from evctl.core.errors import ConfigError
 class ControlSettings(msgspec.Struct, frozen=True):
     """directory: the cluster's state directory. nodes: all names. The rest is as in the cluster's
     configuration; cooldown_s: least time between two changes of the split. tenants: those whose
-    KV may be there.
+    KV may be there. first_mode: of a cluster that nobody has set a mode of.
     """
 
     directory: Path
@@ -26,6 +26,7 @@ class ControlSettings(msgspec.Struct, frozen=True):
     node_late_after_s: float = 5.0
     node_lost_after_s: float = 20.0
     cooldown_s: float = 120.0
+    first_mode: str = "auto"
     tenants: tuple[str, ...] = ("default",)
     fetch_ahead: bool = True
     suspect_after_s: dict[str, float] = {}

@@ -11,6 +11,7 @@ from evctl.control.engines import Hub
 from evctl.control.kv_board import KvBoard
 from evctl.control.liveness import why_gone
 from evctl.control.measures import Measures, Window
+from evctl.control.outcomes import Outcomes
 from evctl.control.pool import PoolMeasures
 from evctl.control.statedir import NodeProcess, StateDirectory
 from evctl.core.status import ClusterStatus, NodeStatus, QueueStatus
@@ -39,6 +40,7 @@ class StatusBoard:
         directory: StateDirectory,
         kv: KvBoard,
         pool: PoolMeasures,
+        outcomes: Outcomes,
     ) -> None:
         self._state = state
         self._measures = measures
@@ -46,6 +48,7 @@ class StatusBoard:
         self._directory = directory
         self._kv = kv
         self._pool = pool
+        self._outcomes = outcomes
 
     def status(self, about: Identification, sequence: int, now_s: float) -> ClusterStatus:
         state, measures = self._state, self._measures
@@ -88,6 +91,7 @@ class StatusBoard:
             ),
             mode_after=state.mode_after if state.mode == HOLD else "",
             transition=change.so_far() if change is not None else None,
+            predictions=self._outcomes.status(),
             brain=brain_status(state, now_s),
         )
 

@@ -8,6 +8,7 @@ from evctl.core.brain_status import BrainStatus
 from evctl.core.kv_status import KvStatus
 from evctl.core.moves import Move as Move
 from evctl.core.pool_status import PoolStatus
+from evctl.core.predictions import PredictionStatus
 from evctl.core.transitions import Transition
 
 API_VERSION = "evctl/v1"
@@ -149,6 +150,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     held_until_s: float | None = None
     mode_after: str = ""
     transition: Transition | None = None
+    predictions: PredictionStatus | None = None
     brain: BrainStatus | None = None
 
 

@@ -19,6 +19,7 @@ from evctl import __version__
 from evctl.core.status import EventRecord, Move, Refusal, SplitWrite
 from tests.cli.conftest import Run, write_state
 from tests.client.fake_admin import FakeAdmin, node, status
+from tests.client.fake_why import CHANGE, blind
 from tests.conftest import ROOT
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -84,6 +85,8 @@ ALONE = [
     ("branches_help", "branches --help", 0),
     ("branch_help", "branch", 0),
     ("kv_help", "kv", 0),
+    ("plan_help", "plan --help", 0),
+    ("why_help", "why", 0),
     ("explain_reference_count", "explain reference-count", 0),
     ("explain_branch", "explain branch", 0),
     ("explain_block", "explain block", 0),
@@ -101,7 +104,19 @@ RUNNING = [
     ("split_set_plan", "split set +1D --plan", 0),
     ("split_set_asks", "split set 1P2D", 8),
     ("split_hold", "split hold", 0),
-    ("split_auto", "split auto", 8),
+    ("split_hold_for", "split hold --for 30m", 0),
+    ("split_auto", "split auto", 0),
+    ("split_auto_json", "split auto -o json", 0),
+    ("plan", "plan", 0),
+    ("plan_json", "plan -o json", 0),
+    ("why_split", "why split", 0),
+    ("why_split_json", "why split 4 -o json", 0),
+    ("why_split_absent", "why split 9", 9),
+    ("why_node", "why node n2", 0),
+    ("why_request", "why request r-7", 0),
+    ("why_request_json", "why request r-7 -o json", 0),
+    ("why_request_absent", "why request nobody", 9),
+    ("why_block", "why block 00112233", 0),
     ("split_history", "split history", 0),
     ("split_history_json", "split history -o json", 0),
     ("logs", "logs", 0),
@@ -154,7 +169,8 @@ def test_with_a_cluster(
         EventRecord(1, time.time() - 300, "info", "joined as P", node="n1"),
         EventRecord(2, at_s, "info", WRITES[0].told(), write=WRITES[0]),
         EventRecord(3, at_s, "info", "role D", node="n2"),
-        EventRecord(4, at_s + 1, "info", WRITES[1].told(), write=WRITES[1]),
+        EventRecord(4, at_s + 1, "info", CHANGE.told(), transition=CHANGE),
+        EventRecord(5, at_s + 1, "info", WRITES[1].told(), write=WRITES[1]),
     ]
     write_logs(home)
     ran = run(*command.split())
@@ -197,6 +213,21 @@ def test_kv_check_of_wrong_counts(run: Run, home: Path, fake: FakeAdmin) -> None
         ran = run("kv", "check", "-o", form)
         assert ran.code == 1
         hold_against_file(f"kv_check_wrong_{form}", plain(_both(ran.out, ran.err), home))
+
+
+def test_a_planner_that_has_seen_too_little(run: Run, home: Path, fake: FakeAdmin) -> None:
+    fake.why.plan = blind()
+    for name, command in (("plan_blind", "plan"), ("split_set_blind", "split set +1D --plan")):
+        ran = run(*command.split())
+        assert ran.code == 0
+        hold_against_file(name, plain(_both(ran.out, ran.err), home))
+
+
+def test_a_hold_that_ends(run: Run, home: Path, fake: FakeAdmin) -> None:
+    fake.status = status(
+        mode="hold", held_by="ada@desk", held_until_s=time.time() + 1799.5, mode_after="auto"
+    )
+    hold_against_file("split_get_until", plain(run("split", "get").out, home))
 
 
 def write_logs(home: Path) -> None:

@@ -40,10 +40,9 @@ def test_the_only_cluster_needs_no_flag(home: Path) -> None:
 
 def test_hints_name_another_than_the_default_cluster(run: Run, two: FakeAdmin) -> None:
     assert (
-        "until `evctl split advise -c other`"
-        in run("split", "set", "1P2D", "-y", "-c", "other").out
+        "until `evctl split auto -c other`" in run("split", "set", "1P2D", "-y", "-c", "other").out
     )
-    assert "until `evctl split advise`" in run("split", "set", "1P2D", "-y").out
+    assert "until `evctl split auto`" in run("split", "set", "1P2D", "-y").out
     two.refuse = (
         409,
         json.dumps(

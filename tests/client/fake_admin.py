@@ -27,6 +27,7 @@ from evctl.core.status import (
     WatchFrame,
 )
 from tests.client.fake_kv import KV, FakeKv
+from tests.client.fake_why import FakeWhy
 
 QUEUE = QueueStatus(waiting=0, running=0, wait_p50_s=None, wait_p95_s=None)
 
@@ -130,6 +131,7 @@ class FakeAdmin:
         self.delay_s = 0.0
         self.calls: list[tuple[str, Any]] = []
         self.kv = FakeKv()
+        self.why = FakeWhy()
         self.on_stop: Callable[[], None] = lambda: None
 
     def start(self) -> FakeAdmin:
@@ -140,8 +142,8 @@ class FakeAdmin:
             Route("/admin/v1/split", self._split, methods=["PUT"]),
             Route("/admin/v1/mode", self._mode, methods=["PUT"]),
             Route("/admin/v1/stop", self._stop, methods=["POST"]),
-            # `kv` is made anew for each test.
-            Mount("/", app=lambda *message: Router(self.kv.routes())(*message)),
+            # `kv` and `why` are made anew for each test.
+            Mount("/", app=lambda *message: Router(self.routes())(*message)),
         ]
         config = uvicorn.Config(
             Starlette(routes=routes),
@@ -158,6 +160,9 @@ class FakeAdmin:
             assert time.monotonic() < deadline, "the fake did not start"
             time.sleep(0.005)
         return self
+
+    def routes(self) -> list[Route]:
+        return [*self.kv.routes(), *self.why.routes()]
 
     def stop(self) -> None:
         if self._server is not None and self._thread is not None:

@@ -75,11 +75,11 @@ async def office(tmp_path: Path) -> AsyncIterator[Office]:
 
 async def test_status_and_events(office: Office) -> None:
     status = await office.ask(office.client.status)
-    assert (status.cluster, status.split, status.mode) == ("test", "2P1D", "advise")
+    assert (status.cluster, status.split, status.mode) == ("test", "2P1D", "auto")
     assert [node.role for node in status.nodes] == ["P", "P", "D"]
     assert status.admin.startswith("unix:")
-    events = await office.ask(lambda: office.client.events(since=1, limit=2))
-    assert [event.sequence for event in events] == [2, 3]
+    events = await office.ask(lambda: office.client.events(since=2, limit=2))
+    assert [event.sequence for event in events] == [3, 4]
     assert events[0].what == "joined as P"
 
 
@@ -121,7 +121,7 @@ async def test_a_split_is_planned_set_and_held(office: Office) -> None:
 async def test_what_is_so_already_is_not_written_again(office: Office) -> None:
     client = office.client
     first = await office.ask(lambda: client.set_split("2P1D", by="ann", reason="load"))
-    assert (first.applied, first.unchanged) == (True, False), "advise became hold"
+    assert (first.applied, first.unchanged) == (True, False), "auto became hold"
     for plan in (True, False):
         again = await office.ask(
             lambda plan=plan: client.set_split("2P1D", by="bob", reason="load", plan=plan)

@@ -177,7 +177,7 @@ async def test_a_hold_lasts_over_a_restart_and_ends_on_time(
         again.writer.feed(Tick())
         assert again.state.mode == mode
         with pytest.raises(ConflictError, match="ann" if mode == "hold" else "evctl"):
-            again.overrides.set_mode("advise", by="bob", generation=1)
+            again.overrides.set_mode("advise", by="bob", generation=0)
     finally:
         await again.close()
 

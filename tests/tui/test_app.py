@@ -131,15 +131,15 @@ async def test_a_hold_is_released_by_name() -> None:
         await stage.press("a")
         await stage.sees(
             "Release the split of replay", "2P1D, hold by ann@desk: evening load",
-            "evctl split advise", "Release (y)",
+            "evctl split auto", "Release (y)",
         )  # fmt: skip
         await stage.press("enter")
         assert source.modes == [], "the focus is on Cancel"
         await stage.press("a", "y")
         await stage.sees("the split is released, generation 42")
-        assert source.modes == [("advise", "alice")]
-        stage.source.tell_status(cluster(mode="advise", generation=42))
-        await stage.sees("ADVISE")
+        assert source.modes == [("auto", "alice")]
+        stage.source.tell_status(cluster(mode="auto", generation=42))
+        await stage.sees("AUTO")
         await stage.press("a")
         await stage.sees("nobody holds the split")
 

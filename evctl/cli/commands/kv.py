@@ -141,13 +141,7 @@ def block(
 ) -> None:
     """Show which nodes hold a block, and which branches need it."""
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML, Form.JSONL, Form.NAME)
-    if not KEY.fullmatch(key):
-        raise UsageError(
-            what=f"cannot read {key!r} as the key of a block",
-            why="a key has 32 hexadecimal digits; its first 8 or more do where they are enough",
-            next_step="evctl branch show ID names the last block of a branch",
-            code="EV-1814",
-        )
+    check_key(key)
     target = find_target(cluster)
     found = _block(target, key)
     if form is Form.TABLE:
@@ -156,6 +150,17 @@ def block(
         print(found.key)
     else:
         print_document(form, "KvBlock", {"cluster": target.name, **msgspec.to_builtins(found)})
+
+
+def check_key(key: str) -> None:
+    """Raises UsageError (EV-1814) for what cannot be the key of a block."""
+    if not KEY.fullmatch(key):
+        raise UsageError(
+            what=f"cannot read {key!r} as the key of a block",
+            why="a key has 32 hexadecimal digits; its first 8 or more do where they are enough",
+            next_step="evctl branch show ID names the last block of a branch",
+            code="EV-1814",
+        )
 
 
 def _block(target: Target, key: str) -> KvBlock:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
 from evctl.cli.asking import Tier, confirm
-from evctl.cli.failures import check_exit_code, not_yet
+from evctl.cli.failures import check_exit_code
 from evctl.cli.groups import group
-from evctl.cli.moments import ago, iso
+from evctl.cli.moments import span
 from evctl.cli.output import (
     DocumentOption,
     Form,
@@ -21,8 +20,19 @@ from evctl.cli.output import (
     chosen,
     number_of,
     print_document,
-    table,
     terminal_width,
+)
+from evctl.cli.plan_table import forecasts
+from evctl.cli.split_tables import (
+    Outlook,
+    difference,
+    entries,
+    history_table,
+    history_values,
+    outlook_text,
+    status_line,
+    status_values,
+    until,
 )
 from evctl.cli.target import (
     ClusterOption,
@@ -33,9 +43,9 @@ from evctl.cli.target import (
     find_target,
     who,
 )
-from evctl.core.errors import ConflictError, ExitCode, RefusedError, UnreachableError
+from evctl.core.errors import ConflictError, EvctlError, ExitCode, RefusedError, UnreachableError
 from evctl.core.split import Split, parse_split
-from evctl.core.status import ClusterStatus, EventRecord, SplitChange, SplitWrite
+from evctl.core.status import ClusterStatus, EventRecord, SplitChange
 
 if TYPE_CHECKING:
     from evctl.client.admin import AdminClient
@@ -45,9 +55,12 @@ app = group("Show or change how many nodes prefill and decode.")
 RELATIVE: Final = re.compile(r"([+-])(\d{1,6})([pPdD])", re.ASCII)
 HISTORY_PAGE: Final = 1000
 """Events a call, as many as the control plane gives."""
-MOST_MOVES: Final = 4
 LOOK: Final = "evctl split get"
 """What the control plane advises; it does not know how its cluster is named here."""
+ForOption = Annotated[
+    str | None,
+    typer.Option("--for", metavar="SPAN", help="How long to hold it, such as 30m."),
+]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Noted with the change.")]
 
 
@@ -67,14 +80,9 @@ def get(cluster: ClusterOption = None, output: NamesOption = None) -> None:
     if form is Form.NAME:
         print(now.target_split)
     elif form is Form.TABLE:
-        moving = now.split != now.target_split
-        held = f" by {now.held_by}" if now.held_by else ""
-        split = f"{now.split} -> {now.target_split}" if moving else now.split
-        print(f"{split}, {now.mode}{held}, generation {now.generation}")
+        print(status_line(now))
     else:
-        names = ("split", "target_split", "mode", "generation", "held_by", "hold_reason")
-        values = {"cluster": now.cluster, **{name: getattr(now, name) for name in names}}
-        print_document(form, "SplitStatus", values)
+        print_document(form, "SplitStatus", status_values(now))
 
 
 @app.command("set", context_settings={"ignore_unknown_options": True})
@@ -90,6 +98,7 @@ def set_split(
         bool, typer.Option("--plan", help="Show what would move; do nothing.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Also within the cooldown.")] = False,
+    lasts: ForOption = None,
     reason: ReasonOption = "",
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="With --plan: exit 10 when a node would move.")
@@ -98,9 +107,13 @@ def set_split(
     confirmed: ConfirmOption = None,
     output: DocumentOption = None,
 ) -> ExitCode:
-    """Change the split and hold it there. Running requests finish where they are."""
+    """Change the split and hold it there. Running requests finish where they are.
+
+    It is held until `evctl split auto`, or as long as --for says.
+    """
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
     check_exit_code(exit_code, plan)
+    for_s = None if lasts is None else span(lasts)
     target = find_target(cluster)
     try:
         with target.client() as client:
@@ -108,21 +121,27 @@ def set_split(
             wanted = str(resolved(split, now))
             by = who()
             planned = client.set_split(wanted, by=by, plan=True, generation=now.generation)
+            outlook = _outlook(client, planned)
             if plan:
-                _print_change(form, planned, now, target, force=force)
+                _print_plan(form, planned, outlook, now, force=force)
                 return ExitCode.CHANGES_PENDING if exit_code and planned.moves else ExitCode.DONE
             if planned.refused_until_s is not None and not force:
                 raise _too_soon(planned)
-            asked = _ask(target, planned, now, yes, confirmed)
+            asked = _ask(target, planned, outlook, now, yes, confirmed)
             change = client.set_split(
-                wanted, by=by, reason=reason, generation=now.generation, force=force
+                wanted,
+                by=by,
+                reason=reason,
+                generation=now.generation,
+                force=force,
+                for_s=for_s,
             )
     except UnreachableError as error:
         raise target.explained(error) from error
     except ConflictError as error:
         error.next_step = error.next_step.replace(LOOK, f"{LOOK}{target.flag}")
         raise
-    _print_change(form, change, now, target, shown=asked)
+    _print_change(form, change, now, target, shown=asked, lasts=lasts)
     return ExitCode.DONE
 
 
@@ -147,8 +166,29 @@ def resolved(text: str, now: ClusterStatus) -> Split:
     return Split(prefill, decode)
 
 
+def _outlook(client: AdminClient, planned: SplitChange) -> Outlook:
+    """What the planner expects of the split beside the one in force."""
+    if not planned.moves:
+        return Outlook()
+    try:
+        decision = client.why.plan()
+    except UnreachableError:
+        raise
+    except EvctlError as error:
+        return Outlook(unknown=error.why)
+    found = forecasts(decision, planned.after)
+    if found is None:
+        return Outlook(unknown=decision.why or "the planner has not weighed that split")
+    return Outlook(*found)
+
+
 def _ask(
-    target: Target, change: SplitChange, now: ClusterStatus, yes: bool, confirmed: str | None
+    target: Target,
+    change: SplitChange,
+    outlook: Outlook,
+    now: ClusterStatus,
+    yes: bool,
+    confirmed: str | None,
 ) -> bool:
     """Whether the difference was shown to a person, who then agreed."""
     what = f"change the split of {now.cluster} from {change.before} to {change.after} and hold it"
@@ -156,7 +196,7 @@ def _ask(
         what = f"hold the split of {now.cluster} at {change.after}"
     asks = bool(change.moves) and not yes and confirmed is None
     if asks:
-        sys.stderr.write(_diff(change) + "\n")
+        sys.stderr.write(f"{difference(change)}\n{outlook_text(outlook)}\n")
     confirm(
         what,
         Tier.DISRUPTIVE if change.moves else Tier.NONE,
@@ -172,29 +212,10 @@ def _too_soon(planned: SplitChange) -> RefusedError:
     """As the control plane would refuse it, before anybody is asked for a yes."""
     return RefusedError(
         what=f"the split was not changed to {planned.after}",
-        why=f"refused until {_until(planned)}",
+        why=f"refused until {until(planned)}",
         next_step="wait, or repeat with --force",
         code="EV-1352",
     )
-
-
-def _until(planned: SplitChange) -> str:
-    assert planned.refused_until_s is not None
-    when = time.strftime("%H:%M:%S", time.localtime(planned.refused_until_s))
-    return f"{when} (cooldown: {planned.cooldown_s:.0f} s after the last move)"
-
-
-def _diff(change: SplitChange) -> str:
-    if not change.moves:
-        return f"{change.after}: no node moves"
-    lines = [f"{change.before} -> {change.after}"]
-    lines += [
-        f"  {move.node}: {move.before} -> {move.after}; "
-        f"{move.running} running {'finishes' if move.running == 1 else 'finish'} there, "
-        f"{move.queued} queued {'moves' if move.queued == 1 else 'move'}"
-        for move in change.moves
-    ]
-    return "\n".join(lines)
 
 
 def _print_change(
@@ -202,41 +223,69 @@ def _print_change(
     change: SplitChange,
     now: ClusterStatus,
     target: Target,
+    *,
     shown: bool = False,
-    force: bool = False,
+    lasts: str | None = None,
 ) -> None:
+    """Of a change that was made, or was not needed. shown: the difference was."""
     if form is not Form.TABLE:
         values: dict[str, Any] = msgspec.to_builtins(change)
         print_document(form, "SplitChange", {"cluster": now.cluster, **values})
         return
+    if _told_unchanged(change, now):
+        return
+    if not shown:
+        print(difference(change))
+    release = f"until `evctl split auto{target.flag}`"
+    if lasts is not None:
+        release = f"for {lasts}, or {release}"
+    print(f"held at {change.after} {release}; generation {change.generation}")
+
+
+def _print_plan(
+    form: Form, planned: SplitChange, outlook: Outlook, now: ClusterStatus, *, force: bool
+) -> None:
+    if form is not Form.TABLE:
+        values: dict[str, Any] = msgspec.to_builtins(planned)
+        expected = msgspec.to_builtins(outlook)
+        print_document(
+            form, "SplitChange", {"cluster": now.cluster, **values, "forecast": expected}
+        )
+        return
+    if _told_unchanged(planned, now):
+        return
+    print(difference(planned))
+    if planned.moves:
+        print(outlook_text(outlook))
+    if planned.refused_until_s is not None:
+        passes = "--force passes that" if force else "unless --force"
+        print(f"refused until {until(planned)}, {passes}")
+    moves = number_of(len(planned.moves), "node")
+    seen = f"generation {planned.generation}"
+    print(f"plan only: {moves} would move, nothing was changed; {seen}")
+
+
+def _told_unchanged(change: SplitChange, now: ClusterStatus) -> bool:
     if change.unchanged:
         held = f"held by {now.held_by}" if now.held_by else "held"
         print(f"{change.after} is {held} already: nothing to change")
-        return
-    if not shown:
-        print(_diff(change))
-    if change.applied:
-        release = f"evctl split advise{target.flag}"
-        print(f"held at {change.after} until `{release}`; generation {change.generation}")
-    else:
-        if change.refused_until_s is not None:
-            passes = "--force passes that" if force else "unless --force"
-            print(f"refused until {_until(change)}, {passes}")
-        moves = number_of(len(change.moves), "node")
-        seen = f"generation {change.generation}"
-        print(f"plan only: {moves} would move, nothing was changed; {seen}")
+    return change.unchanged
 
 
 @app.command()
 def hold(
     cluster: ClusterOption = None,
+    lasts: ForOption = None,
     reason: ReasonOption = "",
     yes: YesOption = False,
     confirmed: ConfirmOption = None,
     output: DocumentOption = None,
 ) -> None:
-    """Keep the present split."""
-    _set_mode(cluster, "hold", reason, yes, confirmed, output)
+    """Keep the present split.
+
+    Until `evctl split auto`, or as long as --for says.
+    """
+    _set_mode(cluster, "hold", reason, yes, confirmed, output, lasts)
 
 
 @app.command()
@@ -247,7 +296,7 @@ def advise(
     confirmed: ConfirmOption = None,
     output: DocumentOption = None,
 ) -> None:
-    """Release the split; the planner only advises."""
+    """Release the split; the planner only says what it would do."""
     _set_mode(cluster, "advise", reason, yes, confirmed, output)
 
 
@@ -258,8 +307,10 @@ def _set_mode(
     yes: bool,
     confirmed: str | None,
     output: Form | None,
+    lasts: str | None = None,
 ) -> None:
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
+    for_s = None if lasts is None else span(lasts)
     target = find_target(cluster)
     confirm(
         f"set the mode of {target.name} to {mode}",
@@ -271,27 +322,41 @@ def _set_mode(
     )
     try:
         with target.client() as client:
-            now = client.set_mode(mode, by=who(), reason=reason)
+            seen = client.status().generation
+            now = client.set_mode(mode, by=who(), reason=reason, generation=seen, for_s=for_s)
     except UnreachableError as error:
         raise target.explained(error) from error
+    except ConflictError as error:
+        error.next_step = error.next_step.replace(LOOK, f"{LOOK}{target.flag}")
+        raise
     if form is Form.TABLE:
-        print(f"{now.target_split}, {now.mode}, generation {now.generation}")
+        print(status_line(now))
     else:
-        names = ("cluster", "split", "target_split", "mode", "generation", "held_by")
-        print_document(form, "SplitStatus", {name: getattr(now, name) for name in names})
+        print_document(form, "SplitStatus", status_values(now))
 
 
 @app.command()
-def auto(cluster: ClusterOption = None, output: DocumentOption = None) -> None:
-    """Let the planner move nodes (not yet in this version)."""
-    chosen(output, Form.TABLE, Form.JSON, Form.YAML)
-    del cluster
-    raise not_yet("the automatic split", "evctl split set SPLIT, or evctl split advise to release")
+def auto(
+    cluster: ClusterOption = None,
+    reason: ReasonOption = "",
+    yes: YesOption = False,
+    confirmed: ConfirmOption = None,
+    output: DocumentOption = None,
+) -> None:
+    """Release the split; the planner moves nodes.
+
+    When it is sure of a gain: `evctl plan` says what it would do now.
+    """
+    _set_mode(cluster, "auto", reason, yes, confirmed, output)
 
 
 @app.command()
 def history(cluster: ClusterOption = None, output: DocumentOption = None) -> None:
-    """List who changed split and mode, when and why, newest last."""
+    """List who changed split and mode, when and why, newest last.
+
+    FLIP: until no unbegun request of its old role was left on a node; WHOLE: until what ran there
+    had finished as well. Of several nodes, the longest.
+    """
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
     target = find_target(cluster)
     try:
@@ -299,15 +364,12 @@ def history(cluster: ClusterOption = None, output: DocumentOption = None) -> Non
             events = _all_events(client)
     except UnreachableError as error:
         raise target.explained(error) from error
-    found = [(event, event.write) for event in events if event.write is not None]
+    found = entries(events)
     if form is Form.TABLE:
-        rows = [_history_row(event, write) for event, write in found]
-        head = ("WHEN", "GEN", "SPLIT", "MODE", "NODES", "BY", "WHY")
-        shown = table(head, rows, right=(1,), width=terminal_width())
-        print(shown if rows else "no change so far")
+        print(history_table(found, terminal_width()) if found else "no change so far")
         return
-    items = [{"time": iso(event.time_s), **msgspec.to_builtins(write)} for event, write in found]
-    print_document(form, "SplitHistory", {"cluster": target.name, "changes": items})
+    values = {"cluster": target.name, "changes": history_values(found)}
+    print_document(form, "SplitHistory", values)
 
 
 def _all_events(client: AdminClient) -> list[EventRecord]:
@@ -315,18 +377,3 @@ def _all_events(client: AdminClient) -> list[EventRecord]:
     while page := client.events(since=events[-1].sequence if events else 0, limit=HISTORY_PAGE):
         events += page
     return events
-
-
-def _history_row(event: EventRecord, write: SplitWrite) -> tuple[str, ...]:
-    moves = ", ".join(f"{m.node} {m.before}>{m.after}" for m in write.moves[:MOST_MOVES])
-    if len(write.moves) > MOST_MOVES:
-        moves += f" +{len(write.moves) - MOST_MOVES}"
-    return (
-        ago(event.time_s),
-        str(write.generation),
-        f"{write.before} -> {write.after}" if write.moves else write.after,
-        write.mode,
-        moves or "-",
-        write.by,
-        " ".join(filter(None, (write.reason, "(--force)" if write.forced else ""))) or "-",
-    )

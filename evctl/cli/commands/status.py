@@ -83,7 +83,8 @@ def _draw(status: ClusterStatus, drawn: int) -> int:
 def _lasting(status: ClusterStatus) -> dict[str, Any]:
     """What counts as a change: not that time went on."""
     values: dict[str, Any] = msgspec.to_builtins(status)
-    values.pop("sequence")
+    for moment in ("sequence", "held_until_s"):
+        values.pop(moment)
     for node in values["nodes"]:
         node.pop("age_s")
     if values["kv"]:

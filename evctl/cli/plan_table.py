@@ -1,0 +1,79 @@
+"""Decisions of the planner for people: verdict, candidates, forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from evctl.cli.moments import ago
+from evctl.cli.output import seconds, table
+from evctl.core.planning import Candidate, Forecast, PlanDecision
+
+HEAD = ("SPLIT", "REQ/S", "TTFT", "E2E", "P95 WAIT", "GAIN", "SE", "VERDICT", "WHY")
+
+
+def candidates_table(candidates: Iterable[Candidate], width: int | None) -> str:
+    rows = [
+        (
+            one.split,
+            f"{one.forecast.throughput_rps:.2f}",
+            seconds(one.forecast.ttft_s),
+            seconds(one.forecast.e2e_s),
+            seconds(one.forecast.prefill_wait_p95_s),
+            "-" if one.verdict == "current" else _share(one.gain, one.measure),
+            "-" if one.verdict == "current" else f"{100 * one.error:.1f}%",
+            one.verdict,
+            one.why or "-",
+        )
+        for one in candidates
+    ]
+    return table(HEAD, rows, right=range(1, 7), width=width)
+
+
+def decision_text(decision: PlanDecision, width: int | None, *, now: bool = False) -> str:
+    """now: it is what the planner would decide, not what it did."""
+    what = f"{decision.verdict}: {decision.why}" if decision.why else decision.verdict
+    if now:
+        head = f"now, at {decision.current} in mode {decision.mode}: {what}"
+    else:
+        when = ago(decision.time_s)
+        head = f"decision {decision.number}, {when}, at {decision.current} in mode {decision.mode}"
+        head += f": {what}"
+    parts = [head]
+    if decision.candidates:
+        parts.append(candidates_table(decision.candidates, width))
+    if decision.slices:
+        parts.append(_seen(decision))
+    return "\n\n".join(parts)
+
+
+def forecast_text(one: Forecast) -> str:
+    """`1.20 req/s, TTFT 0.80 s, E2E 3.10 s`."""
+    known = [f"{one.throughput_rps:.2f} req/s"]
+    if one.ttft_s is not None:
+        known.append(f"TTFT {seconds(one.ttft_s)}")
+    if one.e2e_s is not None:
+        known.append(f"E2E {seconds(one.e2e_s)}")
+    return ", ".join(known)
+
+
+def forecasts(decision: PlanDecision, split: str) -> tuple[Forecast, Forecast] | None:
+    """Of the split in force and of another one; None unless both are known."""
+    found = {one.split: one.forecast for one in decision.candidates}
+    now, then = found.get(decision.current), found.get(split)
+    return (now, then) if now is not None and then is not None else None
+
+
+def _seen(decision: PlanDecision) -> str:
+    slices = decision.slices
+    thin = sum(one.thin for one in slices)
+    arrivals = sum(one.arrivals for one in slices)
+    told = f"from {len(slices)} slices with {arrivals} requests"
+    if thin:
+        told += f", {thin} of them thin"
+    models = sorted(set(decision.model.values()))
+    return f"{told}; execution-time models: {', '.join(models) or 'none'}"
+
+
+def _share(gain: float, measure: str) -> str:
+    shown = f"{100 * gain:+.1f}%"
+    return shown if measure == "throughput" else f"{shown} {measure}"
