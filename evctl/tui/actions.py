@@ -114,6 +114,7 @@ ACTIONS = (
         "planner",
         "What the planner weighed and decided, and what it computes with",
         Scope.VIEW,
+        cli="evctl plan",
         footer=7,
     ),
     Action("filter", ("slash",), "filter", "Only what contains a text", Scope.VIEW, footer=8),

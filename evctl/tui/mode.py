@@ -21,7 +21,7 @@ MODES: Final = {
     "hold": "the split stays as it is",
 }
 _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_SPAN: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)([smhd])", re.ASCII)
+_PART: Final = r"(\d{1,6}(?:\.\d{1,3})?)([smhd])"
 
 
 class ModeDraft(msgspec.Struct, frozen=True):
@@ -43,10 +43,11 @@ class ModeDraft(msgspec.Struct, frozen=True):
 
 
 def span_s(text: str) -> float | None:
-    """Seconds of 90s, 30m, 2h or 1d; None for anything else, and for none at all."""
-    match = _SPAN.fullmatch(text.strip())
-    seconds = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
-    return seconds or None
+    """Seconds of 90s, 30m, 2h or 1h30m; None for anything else, and for none at all."""
+    if not re.fullmatch(f"({_PART})+", text.strip(), re.ASCII):
+        return None
+    parts = re.findall(_PART, text, re.ASCII)
+    return sum(float(number) * _UNITS_S[unit] for number, unit in parts) or None
 
 
 def draft_of(status: ClusterStatus) -> ModeDraft:
@@ -80,7 +81,7 @@ def obstacle(draft: ModeDraft, model: Model, now_s: float, protected: bool) -> s
     if draft.sending:
         return "sending"
     if draft.mode == "hold" and draft.lasts and draft.for_s is None:
-        return f"{draft.lasts} is no time: write 90s, 30m, 2h or 1d, or nothing"
+        return f"{draft.lasts} is no time: write 90s, 30m, 2h or 1h30m, or nothing"
     if draft.generation != status.generation:
         who = f" by {status.held_by}" if status.held_by else ""
         return f"generation moved {draft.generation} to {status.generation}{who}: e looks again"

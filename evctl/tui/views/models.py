@@ -8,7 +8,7 @@ from rich.text import Text
 
 from evctl.core.brain_status import BrainStatus, ModelStatus, TermStatus
 from evctl.tui.look import Look
-from evctl.tui.views.figures import share
+from evctl.tui.views.predictions import percent
 from evctl.tui.views.scene import safe, shortened
 
 MEANING: Final = {
@@ -45,7 +45,7 @@ def summary(brain: BrainStatus, look: Look) -> Text:
     said = f"{len(known)} of {len(brain.models)} nodes"
     residuals = [model.residual for model in known if model.residual is not None]
     if residuals:
-        said += f", off by {share(max(residuals))} at most"
+        said += f", off by {percent(max(residuals))} at most"
     unknown = sorted({term for model in known for term in model.unidentified})
     text = Text("iteration times  ", look.colours.faint).append(said, look.colours.text)
     if unknown:
@@ -59,7 +59,7 @@ def _node(model: ModelStatus, look: Look, width: int) -> list[Text]:
         prefill, decode = model.windows
         said += f", {prefill} prefill and {decode} decode windows"
     if model.residual is not None:
-        said += f", off by {share(model.residual)}"
+        said += f", off by {percent(model.residual)}"
     style = look.colours.text if model.terms else look.colours.warn
     head = Text.assemble((f"{safe(model.node, look):<{INDENT - 1}} ", look.colours.strong))
     rows = [shortened(head.append(said, style), width, look)]
@@ -90,9 +90,7 @@ def _term(term: TermStatus, unidentified: bool, look: Look) -> Text:
         return text.append("?", look.colours.warn)
     text.append(short(term.value_s), look.colours.strong)
     if term.error is not None:
-        percent = 100 * term.error
-        told = f"{percent:.0f}%" if percent < 999.5 else ">999%"
-        text.append(f" {look.glyphs.plus_minus}{told}", look.colours.text)
+        text.append(f" {look.glyphs.plus_minus}{percent(term.error)}", look.colours.text)
     return text
 
 

@@ -14,6 +14,7 @@ from evctl.tui.look import Look
 from evctl.tui.views import candidates
 from evctl.tui.views.figures import age, duration
 from evctl.tui.views.models import summary
+from evctl.tui.views.predictions import prediction_line
 from evctl.tui.views.scene import Scene, lines, safe, shortened, time_of_day, waiting
 
 SAID: Final = {
@@ -50,8 +51,9 @@ def planner_panel(scene: Scene, width: int, height: int) -> Text:
     room = height - len(rows)
     if brain.decision is not None and brain.decision.candidates and room:
         rows += _weighed(brain, brain.decision, look, width, room)
-    if len(rows) < height and any(model.terms for model in brain.models):
+    if any(model.terms for model in brain.models):
         rows.append(summary(brain, look))
+    rows = [*rows, *prediction_line(status.predictions, look)][:height]
     return lines(*(shortened(row, width, look) for row in rows))
 
 

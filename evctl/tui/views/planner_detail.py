@@ -19,6 +19,7 @@ from evctl.tui.views.planner import (
     verdict_line,
     wrapped,
 )
+from evctl.tui.views.predictions import prediction_rows
 from evctl.tui.views.scene import Scene, lines, safe, shortened, waiting
 
 MANY = 1_000
@@ -42,6 +43,8 @@ def planner_detail(scene: Scene, width: int) -> Text:
     ]
     if brain.decision is not None and brain.decision.candidates:
         rows += [Text(""), *_candidates(status, brain, brain.decision, look, width)]
+    if errors := prediction_rows(status.predictions, look):
+        rows += [Text(""), *errors]
     rows += [Text(""), Text("iteration times", look.colours.strong)]
     return lines(*rows, *model_rows(brain, look, width))
 
