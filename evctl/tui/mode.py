@@ -17,8 +17,8 @@ from evctl.tui.model import Model
 
 MODES: Final = {
     "auto": "the planner moves nodes once it is sure",
-    "advise": "the planner says what it would do, and moves nothing",
-    "hold": "the split stays as it is",
+    "advise": "the planner only says what it would do",
+    "hold": "the split stays",
 }
 _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART: Final = r"(\d{1,6}(?:\.\d{1,3})?)([smhd])"

@@ -8,7 +8,7 @@ from evctl.core.planning import Candidate, Forecast, PlanDecision
 from evctl.core.status import ClusterStatus
 from evctl.tui.look import Look
 from evctl.tui.views.candidates import error, gain, throughput
-from evctl.tui.views.figures import ABSENT, age, seconds
+from evctl.tui.views.figures import age, seconds
 from evctl.tui.views.planner import learning_words, since
 from evctl.tui.views.scene import Scene, cut, safe, shortened
 
@@ -53,17 +53,16 @@ def _row(
     told = f"  {gain(candidate, named=candidate.measure == 'e2e')}"
     if candidate.error:
         told += f" {look.glyphs.plus_minus}{error(candidate)}"
-    if decision.current != target:  # the gain is over the split that was in force then
-        told += f" over {decision.current}"
+    if decision.current != target:  # both are of the split that was in force then
+        return text.append(f"{told} over {decision.current}", look.colours.text)
     text.append(told, look.colours.text)
     return text.append(f", {safe(candidate.verdict, look)}", look.colours.switching)
 
 
 def _figures(candidate: Candidate, forecast: Forecast) -> str:
-    ttft, e2e = seconds(forecast.ttft_s), seconds(forecast.e2e_s)
-    told = f"{throughput(candidate)} req/s"
-    told += f", TTFT {ttft} s" if ttft != ABSENT else ""
-    return told + (f", E2E {e2e} s" if e2e != ABSENT else "")
+    waits = (("TTFT", forecast.ttft_s), ("E2E", forecast.e2e_s))
+    told = [f"{name} {seconds(value)}" for name, value in waits if value is not None]
+    return ", ".join([f"{throughput(candidate)} req/s", *told]) + (" s" if told else "")
 
 
 def _unknown(status: ClusterStatus, split: str) -> str:

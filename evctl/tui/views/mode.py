@@ -73,5 +73,5 @@ def _last(draft: ModeDraft, scene: Scene, width: int) -> Text:
     look = scene.look
     if blocked := obstacle(draft, scene.live, scene.now_s, scene.ui.protected):
         return Text(cut(safe(blocked, look), width, look), look.colours.warn)
-    lasts = ", f sets how long" if draft.mode == "hold" else ""
-    return Text(f"y applies, up and down choose{lasts}, esc leaves", look.colours.faint)
+    lasts = ", f: how long" if draft.mode == "hold" else ""
+    return Text(f"y applies, up/down choose{lasts}, esc leaves", look.colours.faint)
