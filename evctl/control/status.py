@@ -6,6 +6,7 @@ import time
 
 import msgspec
 
+from evctl.control.brain import brain_status
 from evctl.control.calibration import Calibration
 from evctl.control.engines import Hub
 from evctl.control.kv_board import KvBoard
@@ -95,6 +96,7 @@ class StatusBoard:
             mode_after=state.mode_after if state.mode == HOLD else "",
             transition=change.so_far() if change is not None else None,
             predictions=self._outcomes.status(),
+            brain=brain_status(state, now_s),
         )
 
     def _node(self, node: NodeRecord, now_s: float) -> NodeStatus:

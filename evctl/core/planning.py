@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from evctl.core.status import Move
+from evctl.core.moves import Move
 
 
 class SliceRecord(msgspec.Struct, frozen=True):
@@ -95,3 +95,18 @@ class PlanDecision(msgspec.Struct, frozen=True):
     model: dict[str, str]
     moves: tuple[Move, ...]
     why: str
+
+    def foremost(self, number: int) -> tuple[Candidate, ...]:
+        """So many candidates, in their order: the present split, the chosen one, then those that
+        promise most of what may be chosen."""
+
+        def rank(candidate: Candidate) -> tuple[bool, bool, bool, float]:
+            return (
+                candidate.verdict != "current",
+                candidate.split != self.chosen,
+                candidate.verdict == "bounded",
+                -candidate.gain,
+            )
+
+        kept = {each.split for each in sorted(self.candidates, key=rank)[: max(0, number)]}
+        return tuple(each for each in self.candidates if each.split in kept)

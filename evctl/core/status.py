@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from evctl.core.brain_status import BrainStatus
 from evctl.core.kv_status import KvStatus
+from evctl.core.moves import Move as Move
 from evctl.core.pool_status import PoolStatus
 from evctl.core.predictions import PredictionStatus
 from evctl.core.times_status import NodeTimes
@@ -51,16 +53,6 @@ class QueueStatus(msgspec.Struct, frozen=True):
     running: int
     wait_p50_s: float | None
     wait_p95_s: float | None
-
-
-class Move(msgspec.Struct, frozen=True):
-    """One node's change of role."""
-
-    node: str
-    before: str
-    after: str
-    running: int
-    queued: int
 
 
 class SplitWrite(msgspec.Struct, frozen=True):
@@ -126,7 +118,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
     mode: auto, hold (split set by hand) or advise. generation rises with every accepted write.
     held_until_s: of a hold that ends by itself, seconds since the epoch; the mode is mode_after
-    then. transition: the change of the split that is under way.
+    then. transition: the change of the split that is under way. brain: what the planner decided
+    last, and the execution-time models; None of a control plane that does not tell.
     gateway, admin: URLs. in_flight: requests anywhere. epoch: life of the control plane. times:
     what is known of how long each node takes.
     """
@@ -161,6 +154,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     mode_after: str = ""
     transition: Transition | None = None
     predictions: PredictionStatus | None = None
+    brain: BrainStatus | None = None
 
 
 class SplitChange(msgspec.Struct, frozen=True):

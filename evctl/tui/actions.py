@@ -82,13 +82,14 @@ ACTIONS = (
         footer=4,
     ),
     Action(
-        "release",
+        "mode",
         ("a",),
-        "release",
-        "Release the split that somebody holds",
+        "mode",
+        "Who decides the split: auto, advise or hold",
         Scope.CLUSTER,
         Danger.DISRUPTIVE,
         "evctl split auto",
+        footer=5,
     ),
     Action(
         "unlock",
@@ -104,11 +105,20 @@ ACTIONS = (
         "All about the chosen node",
         Scope.NODES,
         cli="evctl status -o json",
-        footer=5,
+        footer=6,
     ),
     Action("why", ("w",), "why", "Why it is so", Scope.NODES),
-    Action("filter", ("slash",), "filter", "Only what contains a text", Scope.VIEW, footer=6),
-    Action("sort", ("o",), "sort", "Turn the order of the nodes", Scope.VIEW, footer=7),
+    Action(
+        "planner",
+        ("4",),
+        "planner",
+        "What the planner weighed and decided, and what it computes with",
+        Scope.VIEW,
+        cli="evctl plan",
+        footer=7,
+    ),
+    Action("filter", ("slash",), "filter", "Only what contains a text", Scope.VIEW, footer=8),
+    Action("sort", ("o",), "sort", "Turn the order of the nodes", Scope.VIEW, footer=9),
     Action("sort_left", ("less_than_sign",), "sort <", "Sort by the column before", Scope.VIEW),
     Action("sort_right", ("greater_than_sign",), "sort >", "Sort by the next column", Scope.VIEW),
     Action(
@@ -117,11 +127,11 @@ ACTIONS = (
         "pause",
         "Keep what is shown; data are still collected",
         Scope.VIEW,
-        footer=8,
+        footer=10,
     ),
     Action("faster", ("plus",), "faster", "Paint more often", Scope.VIEW),
     Action("slower", ("minus",), "slower", "Paint less often", Scope.VIEW),
-    Action("copy", ("y",), "copy", "Copy the chosen row as JSON", Scope.VIEW, footer=9),
+    Action("copy", ("y",), "copy", "Copy the chosen row as JSON", Scope.VIEW, footer=11),
     Action("theme", ("t",), "theme", "Next theme: dark, light, contrast, ansi, mono", Scope.VIEW),
     Action("overview", ("1",), "overview", "The overview", Scope.GENERAL, cli="evctl status"),
     Action("next", ("tab",), "panel", "Next panel", Scope.GENERAL),
@@ -136,7 +146,7 @@ ACTIONS = (
     Action("right", ("right", "l"), "right", "Scroll right", Scope.GENERAL),
     Action("back", ("escape",), "back", "Close, or clear the filter; never quits", Scope.GENERAL),
     Action(
-        "quit", ("q", "ctrl+c"), "quit", "Leave; the cluster goes on", Scope.GENERAL, footer=10
+        "quit", ("q", "ctrl+c"), "quit", "Leave; the cluster goes on", Scope.GENERAL, footer=12
     ),
 )
 BY_ID = {action.id: action for action in ACTIONS}

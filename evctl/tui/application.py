@@ -9,12 +9,18 @@ import msgspec
 from textual import on
 from textual.widgets import DataTable, Input
 
-from evctl.core.status import SplitChange
+from evctl.core.status import ClusterStatus, SplitChange
 from evctl.tui import themes
 from evctl.tui.actions import BY_ID, why_not
 from evctl.tui.live import LiveApp
-from evctl.tui.screens.modals import HelpScreen, NodeScreen, PaletteScreen, UnlockScreen
-from evctl.tui.screens.release import ReleaseScreen
+from evctl.tui.screens.modals import (
+    HelpScreen,
+    NodeScreen,
+    PaletteScreen,
+    PlannerScreen,
+    UnlockScreen,
+)
+from evctl.tui.screens.mode import ModeScreen
 from evctl.tui.screens.split import SplitScreen
 from evctl.tui.state import PANELS, PERIODS_S, Layout
 from evctl.tui.views.events import scrolled, shown_events
@@ -65,18 +71,12 @@ class TopApp(LiveApp, inherit_bindings=False):
         assert status is not None  # action_do refused otherwise
         self.do_split(status.target_split)
 
-    def do_release(self) -> None:
-        status = self.scene().model.status
-        assert status is not None  # action_do refused otherwise
-        if status.mode != "hold":
-            self.say("nobody holds the split", "warn")
-            return
+    def do_mode(self) -> None:
+        def done(status: ClusterStatus | None) -> None:
+            if status is not None:
+                self.say(f"the mode is {status.mode}, generation {status.generation}")
 
-        def done(generation: int | None) -> None:
-            if generation is not None:
-                self.say(f"the split is released, generation {generation}")
-
-        self.push_screen(ReleaseScreen(self._source, self._by, self.scene), done)
+        self.push_screen(ModeScreen(self._source, self._by, self.scene), done)
 
     def do_unlock(self) -> None:
         if not self.ui.locked:
@@ -89,17 +89,26 @@ class TopApp(LiveApp, inherit_bindings=False):
 
         self.push_screen(UnlockScreen(self.scene), typed)
 
+    def do_planner(self) -> None:
+        self.push_screen(PlannerScreen(self.scene))
+
     def do_open(self) -> None:
-        name = self.table.chosen
-        if name is not None:
-            self.push_screen(NodeScreen(self.scene, name))
+        if self.ui.panel == "planner":
+            self.do_planner()
+        else:
+            self._open_node()
 
     @on(DataTable.RowSelected)
-    def _row_clicked(self) -> None:
-        self.action_do("open")
+    def _open_node(self) -> None:
+        if (name := self.table.chosen) is not None:
+            self.push_screen(NodeScreen(self.scene, name))
 
     def do_why(self) -> None:
-        self.say("why: no reasons are recorded yet; the events tell what was done", "warn")
+        name = self.table.chosen
+        if self.ui.panel == "planner" or name is None:
+            self.do_planner()
+        else:
+            self.say(f"evctl why node {name}{self.ui.flag} tells why")
 
     def do_filter(self) -> None:
         field = self.overview.query_one("#filter", Input)
@@ -192,6 +201,8 @@ class TopApp(LiveApp, inherit_bindings=False):
                     return f"node {node.name}", msgspec.json.encode(node).decode()
         if self.ui.panel == "pool" and status.pool is not None:
             return "the pool", msgspec.json.encode(status.pool).decode()
+        if self.ui.panel == "planner" and status.brain is not None:
+            return "the planner", msgspec.json.encode(status.brain).decode()
         return "the status", msgspec.json.encode(status).decode()
 
     # ------------------------------------------------------------------------------- moving
@@ -207,8 +218,8 @@ class TopApp(LiveApp, inherit_bindings=False):
 
     def _step_panel(self, by: int) -> None:
         names = PANELS if self.ui.layout is Layout.TABS else ("nodes", "events")
-        if self.overview.takes_turns:
-            names = (*names, "pool")
+        if self.ui.layout is not Layout.TABS:
+            names = (*names, *self.overview.in_turn)
         at = names.index(self.ui.panel) if self.ui.panel in names else 0
         self._show_panel(names[(at + by) % len(names)])
 

@@ -17,9 +17,15 @@ from evctl.tui import themes
 from evctl.tui.feed import Feed
 from evctl.tui.model import Model
 from evctl.tui.nodes_table import NodesTable
-from evctl.tui.screens.modals import HelpScreen, NodeScreen, PaletteScreen, UnlockScreen
+from evctl.tui.screens.modals import (
+    HelpScreen,
+    NodeScreen,
+    PaletteScreen,
+    PlannerScreen,
+    UnlockScreen,
+)
+from evctl.tui.screens.mode import ModeScreen
 from evctl.tui.screens.overview import OverviewScreen
-from evctl.tui.screens.release import ReleaseScreen
 from evctl.tui.screens.split import SplitScreen
 from evctl.tui.source import AdminSource
 from evctl.tui.state import Notice, Ui, layout_for
@@ -104,7 +110,13 @@ class LiveApp(App[None], inherit_bindings=False):
             return
         scene = self.scene()
         modals = (
-            HelpScreen | NodeScreen | PaletteScreen | UnlockScreen | SplitScreen | ReleaseScreen
+            HelpScreen
+            | NodeScreen
+            | PaletteScreen
+            | PlannerScreen
+            | UnlockScreen
+            | SplitScreen
+            | ModeScreen
         )
         top = self.screen
         # The clock may tick while a screen is being composed or taken down, when only some of its

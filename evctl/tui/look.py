@@ -10,8 +10,8 @@ import msgspec
 
 
 class Glyphs(msgspec.Struct, frozen=True):
-    """One character each, except arrow. into: between two roles of a node. spark: from low to
-    high. stack: what blocks of a tier are, as in views/occupancy.py."""
+    """One character each, except arrow and plus_minus. into: between two roles of a node. spark:
+    from low to high. stack: what blocks of a tier are, as in views/occupancy.py."""
 
     prefill: str = "■"
     decode: str = "◆"
@@ -33,6 +33,7 @@ class Glyphs(msgspec.Struct, frozen=True):
     times: str = "×"
     down: str = "▾"
     up: str = "▴"
+    plus_minus: str = "±"
 
 
 UNICODE = Glyphs()
@@ -56,6 +57,7 @@ ASCII = Glyphs(
     times="x",
     down="v",
     up="^",
+    plus_minus="+-",
 )
 
 

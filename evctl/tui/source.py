@@ -50,6 +50,18 @@ class AdminSource(Protocol):
         """
         ...
 
-    def set_mode(self, mode: str, *, by: str, reason: str) -> ClusterStatus:
-        """hold the split as it is, or auto: release it. Raises UnreachableError."""
+    def set_mode(
+        self,
+        mode: str,
+        *,
+        by: str,
+        reason: str,
+        generation: int | None,
+        for_s: float | None,
+    ) -> ClusterStatus:
+        """auto: the planner decides; advise: it only says what it would; hold: the split as it
+        is, for for_s seconds or until somebody releases it.
+
+        Raises ConflictError (the generation moved) or UnreachableError.
+        """
         ...

@@ -16,7 +16,7 @@ class Layout(StrEnum):
     SUMMARY = "summary"
 
 
-PANELS = ("nodes", "events", "refs", "pool", "split", "queues", "latency")
+PANELS = ("nodes", "events", "refs", "pool", "planner", "split", "queues", "latency")
 """In the order in which `tab` goes through them where one is shown at a time."""
 
 PERIODS_S = (0.25, 0.5, 1.0, 2.0, 5.0)

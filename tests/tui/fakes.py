@@ -158,7 +158,7 @@ class FakeSource:
     def __init__(self, status: ClusterStatus | None = None) -> None:
         self.status_now = status or cluster()
         self.calls: list[tuple[str, bool, bool, int | None]] = []
-        self.modes: list[tuple[str, str]] = []
+        self.modes: list[tuple[str, str, int | None, float | None]] = []
         self.refused_until_s: float | None = None
         self.streams = 0
         self.events_now: list[EventRecord] = []
@@ -222,12 +222,14 @@ class FakeSource:
             return replace(change, refused_until_s=self.refused_until_s, cooldown_s=120.0)
         return change
 
-    def set_mode(self, mode: str, *, by: str, reason: str) -> ClusterStatus:
-        self.modes.append((mode, by))
+    def set_mode(
+        self, mode: str, *, by: str, reason: str, generation: int | None, for_s: float | None
+    ) -> ClusterStatus:
+        self.modes.append((mode, by, generation, for_s))
         if self.errors:
             raise self.errors.pop(0)
-        generation = self.status_now.generation + 1
-        return replace(self.status_now, mode=mode, held_by="", generation=generation)
+        now = self.status_now.generation
+        return replace(self.status_now, mode=mode, held_by="", generation=now + 1)
 
 
 def change_of(

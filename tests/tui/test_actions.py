@@ -96,7 +96,7 @@ def test_read_only_is_of_the_table() -> None:
         assert bool(reason) is (action.danger is not Danger.NONE)
         assert why_not(action, model, Ui(), NOW_S) == ""
     blocked = [each for each in entries(scene_of(model, locked=True), "") if each.reason]
-    assert [each.action.id for each in blocked] == ["split", "hold", "release"]
+    assert [each.action.id for each in blocked] == ["split", "hold", "mode"]
 
 
 @pytest.mark.parametrize(
@@ -194,5 +194,5 @@ def test_many_moves_are_cut() -> None:
     draft = asked(typed(Draft(stage=Stage.REVIEW), "1P20D", status), status)
     plan: SplitChange = change_of(status, "1P20D", 41, plan=True)
     said = change_text(answered(draft, plan), scene_of(model_of(status)), 78).plain
-    assert "and 13 more" in said
+    assert "and 15 more" in said
     assert "19 nodes change role" in said

@@ -28,9 +28,10 @@ EXPECTED = {
     "palette": "palette",
     "split": "Change the split of replay",
     "hold": "Hold the split of replay",
-    "release": "Release the split of replay",
+    "mode": "Who decides the split of replay",
     "open": "node n1",
-    "why": "no reasons are recorded yet",
+    "planner": "this control plane does not tell",
+    "why": "evctl why node n1 tells why",
     "filter": "filter: part of a name",
     "unlock": "READ-ONLY",
     "pause": "paused",
@@ -61,7 +62,7 @@ async def test_panels_fit_and_are_reached(size: tuple[int, int]) -> None:
         rows = stage.text().splitlines()
         assert all(len(row) == size[0] for row in rows)
         seen = stage.text()
-        for _ in range(6):
+        for _ in range(7):
             before = stage.app.ui.panel
             await stage.press("tab")
             await stage.until(lambda before=before: stage.app.ui.panel != before, "moved on")
@@ -123,41 +124,6 @@ async def test_hold_reviews_the_split_as_it_is() -> None:
         await stage.press("y")
         await stage.sees("accepted and held")
         assert stage.source.calls[-1] == ("2P1D", False, False, 41)
-
-
-async def test_a_hold_is_released_by_name() -> None:
-    source = FakeSource(cluster(held_by="ann@desk", hold_reason="evening load"))
-    async with staged(source) as stage:
-        await stage.press("a")
-        await stage.sees(
-            "Release the split of replay", "2P1D, hold by ann@desk: evening load",
-            "evctl split auto", "Release (y)",
-        )  # fmt: skip
-        await stage.press("enter")
-        assert source.modes == [], "the focus is on Cancel"
-        await stage.press("a", "y")
-        await stage.sees("the split is released, generation 42")
-        assert source.modes == [("auto", "alice")]
-        stage.source.tell_status(cluster(mode="auto", generation=42))
-        await stage.sees("AUTO")
-        await stage.press("a")
-        await stage.sees("nobody holds the split")
-
-
-async def test_a_protected_hold_is_released_by_typing_the_name() -> None:
-    async with staged(protected=True) as stage:
-        await stage.press("a", "y")
-        await stage.sees("protected: type replay to confirm")
-        assert stage.source.modes == []
-        await stage.press(*"replay", "enter")
-        await stage.sees("the split is released")
-
-
-async def test_a_failure_to_release_is_told() -> None:
-    async with staged() as stage:
-        stage.source.errors = [RefusedError(what="no", why="not today", next_step="x", code="c")]
-        await stage.press("a", "y")
-        await stage.sees("not today", "Release (y)")
 
 
 async def test_the_preview_follows_the_cluster() -> None:

@@ -49,7 +49,6 @@ def test_a_high_panel_has_a_row_for_each_path_and_each_node() -> None:
         "n1 L1 ▓▓▓▓▓▓▓▒░───── L2 ▓▓▓▓▓▓▒░░░░░×─",
         "n2 L1 ░░░░░░░─────── L2 ▓▓▓▓▓▓▓▓▓▓▓▓▓─",
         "n3 L1 ▓▓▓▓▓▓▓▓▓▓▓▓▓▓ L2 ░░░░░░░░░░░░░─",
-        "▓live ▒suspect ░nobody ×quarantined",
     ]
 
 
@@ -60,7 +59,6 @@ def test_a_low_panel_puts_figures_on_one_line_and_nodes_into_one_bar() -> None:
         "ahead 120 blocks (7.9 MB)  8 done  1 no room  9 sent  16 under way",
         # Two blocks of six thousand are quarantined, and have a cell all the same.
         "all L1 ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▒░░░░░░───────── L2 ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▒░░░░░░░░░░░░░░×──",
-        "▓ live  ▒ suspect  ░ nobody  × quarantined  ─ empty",
     ]
 
 
@@ -105,7 +103,7 @@ def test_without_l2_there_is_no_pool() -> None:
     assert rows[0] == "no pool: l2_tokens is 0"
     assert rows[1].startswith("n1 L1 ▓▓")
     assert "L2" not in "".join(rows)
-    assert len(rows) == 5
+    assert len(rows) == 4
     assert rows_of(PoolStatus())[0] == "0 fetches  mean -  hidden -", "nobody has joined yet"
     assert rows_of(replace(POOL, nodes=nodes))[0].startswith("40 fetches"), "it had one"
 
@@ -128,9 +126,8 @@ def test_nodes_follow_the_order_and_the_filter_of_their_table() -> None:
 def test_more_nodes_than_rows_are_shown_as_one_and_the_first_of_them() -> None:
     many = replace(POOL, nodes=tuple(node_pool(f"n{n}", (1, 1, 1), (9, 9, 9)) for n in range(9)))
     rows = rows_of(many, 38, 14, nodes=9)
-    assert [row.split()[0] for row in rows[7:12]] == ["all", "n1", "n2", "n3", "n4"]
-    assert rows[12] == "and 5 nodes more"
-    assert rows[13].startswith("▓live")
+    assert [row.split()[0] for row in rows[7:13]] == ["all", "n1", "n2", "n3", "n4", "n5"]
+    assert rows[13] == "and 4 nodes more"
 
 
 def test_fetches_ahead_name_what_this_version_does_not_know() -> None:

@@ -34,7 +34,8 @@ from tests.tui.screens import Stage, staged
 @pytest.mark.parametrize("size", [(120, 36), (200, 50), (80, 40)])
 async def test_the_pool_is_beside_events_and_references(size: tuple[int, int]) -> None:
     async with staged(FakeSource(cluster(pool=POOL)), size=size) as stage:
-        await stage.sees("─ pool ─", "40 fetches", "14 live", "no events yet", "L1 ▓")
+        await stage.sees("▓live ▒susp", "─ pool ─", "40 fetches", "14 live", "L1 ▓")
+        await stage.sees("no events yet", "─ planner ─")
         stage.source.tell_status(cluster(pool=replace(POOL, fetches=41, share_hidden=0.5)))
         seen = await stage.sees("41 fetches", "hidden 50%")
         assert all(len(row) == size[0] for row in seen.splitlines())
@@ -49,7 +50,7 @@ async def test_a_low_terminal_shows_the_pool_in_turn(terminal: Terminal) -> None
     async with staged(source, size=(80, 24), terminal=terminal) as stage:
         seen = await stage.sees("14 live", "tab: pool")
         assert "40 fetches" not in seen
-        await stage.press("tab", "tab")
+        await stage.press("tab", "tab", "tab")
         seen = await stage.sees(
             "40 fetches  mean 200 ms  hidden 94%  recomputed 12 deadline, 3 gone",
             "own L2 300 (19.7 MB)", "ahead 120 blocks", "all L1", "quarantined",

@@ -1,4 +1,4 @@
-"""The modals that only show or ask for a word: help, a node, the palette, unlock."""
+"""The modals that only show or ask for a word: help, a node, the planner, the palette, unlock."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 
 from evctl.tui.views.detail import node_detail
 from evctl.tui.views.footer import Entry, entries, entry_text, help_text
+from evctl.tui.views.planner_detail import planner_detail
 from evctl.tui.views.scene import Scene
 
 CLOSE: tuple[BindingType, ...] = (Binding("escape,ctrl+c", "close", show=False),)
@@ -102,6 +103,15 @@ class NodeScreen(TextScreen):
 
     def text(self, scene: Scene) -> Text:
         return node_detail(scene, self._node, self.inner_width)
+
+
+class PlannerScreen(TextScreen):
+    """The planner, live."""
+
+    heading = "planner"
+
+    def text(self, scene: Scene) -> Text:
+        return planner_detail(scene, self.inner_width)
 
 
 class PaletteScreen(ModalScreen[str]):

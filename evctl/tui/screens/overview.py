@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.text import Span
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -13,15 +14,22 @@ from textual.widgets import Input
 from evctl.tui.actions import ACTIONS
 from evctl.tui.nodes_table import NodesTable
 from evctl.tui.state import Layout
-from evctl.tui.views import events, footer, header, panels, pool, references
+from evctl.tui.views import events, footer, header, occupancy, panels, planner, pool, references
 from evctl.tui.views.scene import Scene
 from evctl.tui.widgets import Panel
 
 TOP_PANELS = ("split", "queues", "latency")
 SIDE_PANELS = ("refs", "pool")
-BOTTOM_PANELS = ("events", *SIDE_PANELS)
+MAIN_PANELS = ("planner", "events")
+BOTTOM_PANELS = (*MAIN_PANELS, *SIDE_PANELS)
 LEAST_BOTTOM_ROWS = 18
 """Below this, references and pool take turns at the bottom."""
+LEAST_MAIN_ROWS = 13
+"""Below this, so do events and planner."""
+
+
+TURNS = {"planner": (LEAST_MAIN_ROWS, "events"), "pool": (LEAST_BOTTOM_ROWS, "refs")}
+"""Panel -> below how many rows it is shown only in its turn, and what tells so meanwhile."""
 
 
 class OverviewScreen(Screen[None], inherit_bindings=False):
@@ -33,6 +41,10 @@ class OverviewScreen(Screen[None], inherit_bindings=False):
         for action in ACTIONS
     ]
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._shapes: tuple[str, list[Span]] = ("", [])
+
     def compose(self) -> ComposeResult:
         yield Panel(lambda scene, width, _: header.header(scene, width), id="header")
         yield Panel(lambda scene, width, _: footer.tabs(scene, width), id="tabs")
@@ -42,7 +54,9 @@ class OverviewScreen(Screen[None], inherit_bindings=False):
             yield Panel(panels.latency_panel, id="latency", title="latency")
         yield NodesTable(id="nodes")
         with Container(id="bottom"):
-            yield Panel(events.event_lines, id="events", title="events", focusable=True)
+            with Container(id="main"):
+                yield Panel(planner.planner_panel, id="planner", title="planner", focusable=True)
+                yield Panel(events.event_lines, id="events", title="events", focusable=True)
             with Container(id="side"):
                 yield Panel(references.references_panel, id="refs", title="references, branches")
                 yield Panel(pool.pool_panel, id="pool", title="pool", focusable=True)
@@ -60,24 +74,38 @@ class OverviewScreen(Screen[None], inherit_bindings=False):
         self.query_one("#top").set_class(panel in TOP_PANELS, "-shown")
         self.query_one("#bottom").set_class(panel in BOTTOM_PANELS, "-shown")
         self.query_one("#side").set_class(panel in SIDE_PANELS, "-shown")
-        self.set_class(panel == "pool", "-pool")
+        self.query_one("#main").set_class(panel in MAIN_PANELS, "-shown")
+        for name in TURNS:
+            self.set_class(panel == name, f"-{name}")
 
     @property
-    def takes_turns(self) -> bool:
-        """Whether the pool is shown only while it is the chosen panel, though others are."""
-        return self.has_class("-turns")
+    def in_turn(self) -> tuple[str, ...]:
+        """Panels that are shown only while they are chosen, though others are shown as well."""
+        return tuple(name for name in TURNS if self.has_class(f"-{name}-turns"))
 
     def _make_room(self, scene: Scene) -> None:
         """The table of nodes leaves more or less of the screen to what is below it."""
         side_by_side = scene.ui.layout in (Layout.FULL, Layout.STACK)
-        turns = side_by_side and self.query_one("#bottom").size.height < LEAST_BOTTOM_ROWS
-        if turns != self.takes_turns:
-            self.set_class(turns, "-turns")
-            self.query_one("#refs").border_subtitle = "tab: pool" if turns else ""
+        rows = self.query_one("#bottom").size.height
+        in_turn = tuple(n for n, (least, _) in TURNS.items() if side_by_side and rows < least)
+        if in_turn != self.in_turn:
+            for name, (_, beside) in TURNS.items():
+                self.set_class(name in in_turn, f"-{name}-turns")
+                said = f"tab: {name}" if name in in_turn else ""
+                self.query_one(f"#{beside}").border_subtitle = said
             self.call_after_refresh(self.paint, scene)
+
+    def _name_shapes(self, scene: Scene) -> None:
+        """In the frame of the pool, where no row of it is lost."""
+        panel = self.query_one("#pool", Panel)
+        shapes = occupancy.legend(scene.value_look, max(1, panel.size.width))
+        if panel.size.width and (shapes.plain, shapes.spans) != self._shapes:
+            self._shapes = shapes.plain, shapes.spans
+            panel.border_subtitle = shapes
 
     def paint(self, scene: Scene) -> None:
         self._make_room(scene)
+        self._name_shapes(scene)
         with self.app.batch_update():
             for panel in self.query(Panel):
                 panel.paint(scene)

@@ -1,4 +1,5 @@
-"""The modal of a split change: verb and object, diff, what it touches, the same as a command."""
+"""The modal of a split change: verb and object, forecast, diff, what it touches, the same as a
+command."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from evctl.core.status import Move, SplitChange
 from evctl.tui.change import COOLDOWN_HINT, Draft, Failure, Stage, cli_line, obstacle
 from evctl.tui.look import Look
 from evctl.tui.views.figures import number_of
+from evctl.tui.views.forecast import forecast_rows
 from evctl.tui.views.scene import Scene, cut, lines, safe, time_of_day
 
-MOST_MOVES = 6
+MOST_MOVES = 4
+"""With more, a low terminal would lose the buttons."""
 
 
 def change_title(draft: Draft, scene: Scene) -> str:
@@ -36,10 +39,11 @@ def change_text(draft: Draft, scene: Scene, width: int) -> Text:
             (goal, look.colours.switching if draft.split else look.colours.faint),
             (f"   and hold it; generation {status.generation}", look.colours.faint),
         ),
+        *forecast_rows(draft.split, scene, width),
         Text(""),
         *_outcome(draft, scene, width),
         Text(""),
-        _same_as(cli_line(draft, scene.ui.flag), look),
+        same_as(cli_line(draft, scene.ui.flag), look),
     ]
     blocked = obstacle(draft, scene.live, scene.now_s, scene.ui.protected)
     waiting = blocked == "planning" or draft.failure is not None
@@ -59,36 +63,14 @@ def _hint(draft: Draft, look: Look) -> Text:
     return Text(said, look.colours.faint)
 
 
-def _same_as(command: str, look: Look) -> Text:
+def same_as(command: str, look: Look) -> Text:
     return Text.assemble(("same as  ", look.colours.faint), (command, look.colours.key))
-
-
-def release_text(scene: Scene, obstacle: str, failure: Failure | None, width: int) -> Text:
-    """Who holds the split, what becomes of it, and why it cannot be released now."""
-    look, status = scene.look, scene.live.status
-    if status is None:
-        return Text("not connected yet", look.colours.warn)
-    held = f"{status.target_split}, {status.mode}"
-    if status.held_by:
-        why = f": {status.hold_reason}" if status.hold_reason else ""
-        held += f" by {status.held_by}{why}"
-    rows = [
-        Text(cut(safe(held, look), width, look), look.colours.strong),
-        Text("no node changes role now; the planner may move nodes again", look.colours.text),
-        Text(""),
-        *([] if failure is None else _failure(failure, look, width)),
-        _same_as(f"evctl split auto{scene.ui.flag}", look),
-    ]
-    said = Text("y releases, esc leaves", look.colours.faint)
-    if obstacle:
-        said = Text(cut(safe(obstacle, look), width, look), look.colours.warn)
-    return lines(*rows, said)
 
 
 def _outcome(draft: Draft, scene: Scene, width: int) -> list[Text]:
     look = scene.look
     if draft.failure is not None:
-        return _failure(draft.failure, look, width)
+        return failure_rows(draft.failure, look, width)
     if draft.plan is not None:
         return [*_diff(draft.plan, look, width), *_cooldown(draft, draft.plan, scene)]
     said = f"planning{look.glyphs.cut}" if draft.split else ""
@@ -107,7 +89,7 @@ def _cooldown(draft: Draft, plan: SplitChange, scene: Scene) -> list[Text]:
     return [Text(said, scene.look.colours.warn)]
 
 
-def _failure(failure: Failure, look: Look, width: int) -> list[Text]:
+def failure_rows(failure: Failure, look: Look, width: int) -> list[Text]:
     said = [("", failure.what), ("why:  ", failure.why), ("next: ", failure.next_step)]
     rows = [
         Text.assemble((head, look.colours.faint), cut(safe(body, look), width - len(head), look))

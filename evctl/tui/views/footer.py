@@ -86,9 +86,12 @@ def tabs(scene: Scene, width: int) -> Text:
     """The panels by name, the shown one marked; only where one is shown at a time."""
     look = scene.look
     line = Text(" ", no_wrap=True, end="")
-    for panel in PANELS if scene.ui.layout is Layout.TABS else ():
+    panels = PANELS if scene.ui.layout is Layout.TABS else ()
+    roomy = sum(len(panel) + 2 for panel in panels) + 5 <= width
+    for panel in panels:
         chosen = panel == scene.ui.panel
-        line.append(f"[{panel}]" if chosen else f" {panel} ", _tab_style(chosen, scene))
+        after = " " if roomy else ""
+        line.append(f"[{panel}]" if chosen else f" {panel}{after}", _tab_style(chosen, scene))
     hint = "tab next " if len(line) + 9 <= width else "tab "
     line.append(f"{hint:>{max(len(hint), width - len(line))}}", look.colours.faint)
     return line

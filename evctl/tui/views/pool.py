@@ -8,7 +8,7 @@ from evctl.core.pool_status import AheadStatus, PoolStatus
 from evctl.tui.look import Look
 from evctl.tui.views.figures import ABSENT, count, duration, number_of, share, size
 from evctl.tui.views.nodes import ordered
-from evctl.tui.views.occupancy import MOST_NAME, legend, tiers_row, together
+from evctl.tui.views.occupancy import MOST_NAME, tiers_row, together
 from evctl.tui.views.scene import Scene, lines, safe, shortened, waiting
 
 NO_POOL = "no pool: l2_tokens is 0"
@@ -155,7 +155,8 @@ def _flowed(items: list[Text], width: int) -> list[Text]:
 
 
 def _occupancy(scene: Scene, pool: PoolStatus, width: int, height: int) -> list[Text]:
-    """Nodes in the order of their table, as many as fit; else first all of them in one."""
+    """Nodes in the order of their table, as many as fit; else first all of them in one. What the
+    shapes are, the frame of the panel says."""
     look = scene.value_look
     by_name = {node.node: node for node in pool.nodes}
     names = [node.name for node in ordered(scene)]
@@ -169,11 +170,10 @@ def _occupancy(scene: Scene, pool: PoolStatus, width: int, height: int) -> list[
         return tiers_row(name, cells, by_name.get(name), look, width, with_l2=with_l2)
 
     if whole:
-        rows = [row(name) for name in names]
-        return [*rows, legend(look, width)] if len(names) < height else rows
+        return [row(name) for name in names]
     rows = [tiers_row(ALL, cells, together(pool.nodes), look, width, with_l2=with_l2)]
-    if height > 3:
-        shown = names[: height - 3]
+    if height > 2:
+        shown = names[: height - 2]
         left = number_of(len(names) - len(shown), "node")
         rows += [*map(row, shown), Text(f"and {left} more", look.colours.faint)]
-    return [*rows, legend(look, width)] if height > 1 else rows
+    return rows
