@@ -257,3 +257,18 @@ def test_what_somebody_waits_for_comes_before_what_is_to_be_kept(bench: Bench) -
     bench.pages.may.set()
     bench.until(3)
     assert [name for name, _, _ in bench.ended] == ["keep", "restore", "next keep"]
+
+
+def test_the_engine_hears_of_many_keeps_at_once(bench: Bench) -> None:
+    """And of the last one in any case."""
+    bench.fill(0, KEY)
+    bench.pages.may.clear()
+    slots = bench.pool.take(3, 0.0) or []
+    for slot in slots:
+        bench.submit("keep", [Keep(0, slot, bench.pool.header(slot, KEY, checksum_of(KEY)))])
+    assert bench.pages.reached.wait(LIMIT_S)
+    assert not select.select([bench.wake.descriptor], [], [], 0)[0]
+    bench.pages.may.set()
+    assert select.select([bench.wake.descriptor], [], [], LIMIT_S)[0]
+    bench.copier.poll()
+    assert len(bench.ended) == 3

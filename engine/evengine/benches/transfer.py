@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from evctl.core.errors import EvctlError
 from evengine.benches.reader import Reader, ReadFailedError
 from evengine.benches.source import Source
+from evengine.main import SWITCH_S
 from evengine.ports import Slot
 from evengine.transfer.mooncake_client import check, import_engine
 
@@ -34,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--block-bytes", type=int, default=64 << 10)
     parser.add_argument("--repeats", type=int, default=31)
     options = parser.parse_args(argv)
+    sys.setswitchinterval(SWITCH_S)
     total = options.blocks * max(SHAPES.values())
     try:
         source = Source(options.backend, total, options.block_bytes)

@@ -32,6 +32,7 @@ from evengine.blockstore import BlockStore
 from evengine.clock import SystemClock
 from evengine.limits import LoopLimits
 from evengine.loop import Loop
+from evengine.main import SWITCH_S
 from evengine.models.store import load_model_config
 from evengine.models.weights import load_weights
 from evengine.pool.copier import Copier
@@ -197,6 +198,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--iterations", type=int, default=2 * BLOCK_TOKENS)
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
+    sys.setswitchinterval(SWITCH_S)
     sweep_stale()
     output_tokens = SETTLE_ITERATIONS + options.pairs * options.iterations + 2 * options.rows
     blocks = options.rows * (-(-(PROMPT_TOKENS + output_tokens) // BLOCK_TOKENS) + 1)

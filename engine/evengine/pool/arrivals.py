@@ -15,8 +15,8 @@ from evengine.pool.headers import (
     Header,
     checksum_fault,
     header_fault,
-    read_header,
-    write_header,
+    pack_header,
+    unpack_header,
 )
 from evengine.pool.l2 import HostPool
 from evengine.ports import Slot
@@ -52,12 +52,13 @@ class Arrivals(NamedTuple):
             self.slots, self.keys, self.generations, checksums, strict=True
         ):
             at = slot * stride
-            found = read_header(view, at)
+            found = unpack_header(view, at)
             # compared as fields: what a peer says is its generation need not fit into a header
             if found == (boot, key, generation, size, checksum):
-                write_header(view, at, pool.header(slot, key, checksum))
+                pack_header(view, at, pool.boot, key, pool.generation(slot), size, checksum)
                 results.append(Checked(checksum, ""))
                 continue
-            fault = header_fault(found, Header(boot, key, generation, size, checksum))
-            results.append(Checked(0, fault or checksum_fault(checksum, found.checksum)))
+            header = Header._make(found)
+            fault = header_fault(header, Header(boot, key, generation, size, checksum))
+            results.append(Checked(0, fault or checksum_fault(checksum, header.checksum)))
         return results

@@ -143,7 +143,11 @@ class Copier:
             with self._changed:
                 self._ended.append((results, done))
                 self._changed.notify_all()
-            self._wake.set()
+                # nobody waits for a single keep, and each turn of the engine's thread is one that
+                # the model's thread has to give way to: it hears of keeps when all are done
+                more = bool(self._keeps and items) and isinstance(items[0], Keep)
+            if not more:
+                self._wake.set()
 
     def _run(self, items: Sequence[Item]) -> list[Checked]:
         """One job."""

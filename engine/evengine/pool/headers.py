@@ -41,6 +41,11 @@ def slot_stride(block_bytes: int) -> int:
     return HEADER_BYTES + -(-block_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
+unpack_header = _HEADER.unpack_from
+pack_header = _HEADER.pack_into
+"""As read_header and write_header, with the fields alone: for where every block passes."""
+
+
 def write_header(view: memoryview, offset: int, header: Header) -> None:
     _HEADER.pack_into(view, offset, *header)
 
