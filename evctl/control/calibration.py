@@ -140,6 +140,10 @@ class Calibration:
         model = self._kept.read(identity) if identity else None
         if model is not None and _fits(model, shape):
             self._feed(CoefficientsFitted(name, model, "kept"))
+        elif known is not None and known.calibration.coefficients is not None:
+            node.calibration.doubt(known.calibration.coefficients)
+            what = "it is another engine or machine than its times were learned on; they are"
+            self._note("warn", f"{what} learned anew from the work that comes", name)
 
     def _sample(self, now_s: float, name: str, sample: IterationSample) -> None:
         node = self._nodes.get(name)

@@ -207,6 +207,34 @@ async def test_a_drift_is_told_and_learned_anew(tmp_path: Path) -> None:
         await stage.close()
 
 
+async def test_another_engine_under_the_same_name_is_learned_anew(tmp_path: Path) -> None:
+    """An upgrade: what the old one took stays in force, and is fitted again from the node's own
+    work, one phase of it if that is all there is."""
+    stage = Life(tmp_path)
+    try:
+        old = await joined(stage, "n1", **HARDWARE)
+        plane = stage.plane
+        plane.writer.feed(CoefficientsFitted("n1", MODEL, "fitted"))
+        await old.close()
+        newer = FakeEngine(plane, "n1", hardware="a cpu", engine="evengine 2")
+        stage.engines["n1"] = newer
+        await until(lambda: plane.state.nodes["n1"].boot_id == newer.boot_id, 5, "the new one")
+        assert any("another engine" in what for what in told(plane))
+        assert learned(plane) == MODEL
+        slower = msgspec.structs.replace(TRUTH, c0_s=0.03, c1_s=9e-4, c2_s=6e-7, c3_s=6e-5)
+        rng = random.Random(1)
+        for index in range(1300):
+            event = FromNode("n1", newer.boot_id, prefill(slower, rng, 0.05))
+            plane.calibration.observe(index / 10, event, NOTHING)
+        await until(lambda: learned(plane) != MODEL, 10, "a new fit")
+        found = learned(plane)
+        assert found is not None
+        assert found.c1_s == pytest.approx(9e-4, rel=0.1)
+        assert (found.d0_s, found.d2_s) == (MODEL.d0_s, MODEL.d2_s)
+    finally:
+        await stage.close()
+
+
 # ---------------------------------------------------------------- files
 
 

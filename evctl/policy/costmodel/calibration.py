@@ -65,6 +65,12 @@ class NodeCalibration:
         self._off_since_s, self._off_windows = None, 0
         self.windows.forget()
 
+    def doubt(self, coefficients: Coefficients) -> None:
+        """These are in force, but were learned of something else: a fit is wanted, and what the
+        node's role does not show may stay."""
+        self.coefficients = coefficients
+        self.open = True
+
     def _watch(self, now_s: float) -> bool:
         """Whether the model is off since long enough. Only windows since then are kept: they are
         what the next fit is to explain."""
