@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import msgspec
 from textual import events
-from textual.app import App
+from textual.app import App, ScreenStackError
 from textual.binding import BindingType
 from textual.css.query import NoMatches
 from textual.timer import Timer
@@ -17,13 +17,7 @@ from evctl.tui import themes
 from evctl.tui.feed import Feed
 from evctl.tui.model import Model
 from evctl.tui.nodes_table import NodesTable
-from evctl.tui.screens.modals import (
-    HelpScreen,
-    NodeScreen,
-    PaletteScreen,
-    PlannerScreen,
-    UnlockScreen,
-)
+from evctl.tui.screens.modals import PaletteScreen, TextScreen, UnlockScreen
 from evctl.tui.screens.mode import ModeScreen
 from evctl.tui.screens.overview import OverviewScreen
 from evctl.tui.screens.split import SplitScreen
@@ -109,19 +103,11 @@ class LiveApp(App[None], inherit_bindings=False):
         if not self._laid_out:
             return
         scene = self.scene()
-        modals = (
-            HelpScreen
-            | NodeScreen
-            | PaletteScreen
-            | PlannerScreen
-            | UnlockScreen
-            | SplitScreen
-            | ModeScreen
-        )
-        top = self.screen
+        modals = TextScreen | PaletteScreen | UnlockScreen | SplitScreen | ModeScreen
         # The clock may tick while a screen is being composed or taken down, when only some of its
-        # widgets are there; it paints itself when it is done.
-        with suppress(NoMatches):
+        # widgets are there; it paints itself when it is done. On the way out there is none at all.
+        with suppress(NoMatches, ScreenStackError):
+            top = self.screen
             self.overview.paint(scene)
             if isinstance(top, modals) and top.is_mounted:
                 top.paint(scene)

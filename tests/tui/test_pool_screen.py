@@ -120,6 +120,7 @@ async def test_the_panel_follows_an_admin_server(tmp_path: Path) -> None:
         async with app.run_test(size=(120, 36)) as pilot:
             stage = Stage(app, pilot, FakeSource(), FakeClock())
             await stage.sees("─ pool ─", "this control plane does not tell")
+            assert "▓live" not in stage.text()
             fake.streams.append([snapshot(told(POOL))])
             await stage.sees("40 fetches  mean 200 ms", "recomputed 12 deadline, 3 gone", "n3 L1")
             more = replace(POOL, fetches=50, recomputed_blocks={"no_room": 7})

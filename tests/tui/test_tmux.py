@@ -72,8 +72,12 @@ def test_the_split_is_changed_from_the_screen(terminal: Terminal, width: int, he
     assert all(len(line) <= width for line in screen.splitlines())
     terminal.keep(f"{width}x{height}-overview")
     if height < 36:
-        terminal.sees("tab: pool")
+        terminal.sees("tab: pool", "tab: planner")
         terminal.keys("Tab")
+        terminal.keys("Tab")
+    terminal.sees("would move: 2P1D", "chosen")
+    terminal.keep(f"{width}x{height}-planner")
+    if height < 36:
         terminal.keys("Tab")
     terminal.sees("40 fetches  mean 200 ms  hidden 94%", "own L2")
     terminal.keep(f"{width}x{height}-pool")
@@ -82,7 +86,7 @@ def test_the_split_is_changed_from_the_screen(terminal: Terminal, width: int, he
     terminal.keys("s")
     terminal.sees("Change the split of replay")
     terminal.keys("1P2D")
-    terminal.sees("1 node changes role", "evctl split set 1P2D")
+    terminal.sees("1 node changes role", "evctl split set 1P2D", "+12.0%")
     terminal.keys("Enter")
     terminal.sees("Cancel", "Apply (y)")
     terminal.keep(f"{width}x{height}-review")

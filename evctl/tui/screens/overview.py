@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rich.text import Span
+from rich.text import Span, Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -96,9 +96,11 @@ class OverviewScreen(Screen[None], inherit_bindings=False):
             self.call_after_refresh(self.paint, scene)
 
     def _name_shapes(self, scene: Scene) -> None:
-        """In the frame of the pool, where no row of it is lost."""
-        panel = self.query_one("#pool", Panel)
-        shapes = occupancy.legend(scene.value_look, max(1, panel.size.width))
+        """In the frame of the pool, where no row of it is lost; while there are any."""
+        panel, status = self.query_one("#pool", Panel), scene.model.status
+        shapes = Text()
+        if status is not None and status.pool is not None:
+            shapes = occupancy.legend(scene.value_look, max(1, panel.size.width))
         if panel.size.width and (shapes.plain, shapes.spans) != self._shapes:
             self._shapes = shapes.plain, shapes.spans
             panel.border_subtitle = shapes
