@@ -32,7 +32,7 @@ def append_terms(
     if not most:
         return []
     found = []
-    coverage = match.coverage
+    coverage, leads = match.coverage, state.directory.l1_leads(record.request_id)
     for full, _, _, name, _ in decode:
         if name not in coverage:
             continue  # most nodes
@@ -42,7 +42,7 @@ def append_terms(
         # What it holds in any tier is no less than what it holds in L1, and known already.
         if _uncached(node, record, coverage.get(name, 0)) > most:
             continue
-        blocks = state.directory.leading_l1(record.request_id, name)
+        blocks = leads.of(name)
         tokens = _uncached(node, record, blocks)
         if blocks and tokens <= most:
             found.append(_terms(state, node, record, tokens))

@@ -15,14 +15,14 @@ import msgspec
 
 from evctl.core.effects import Prediction
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord
-from evctl.policy.directory import Match, Piece
+from evctl.policy.directory import L1Leads, Match, Piece
 from evctl.policy.fetches import displaced, extent
 from evctl.policy.loads import pairs_of
-from evctl.policy.standing import KINDS, Standing, standing_of
+from evctl.policy.standing import KINDS, standing_of
 
 Need = tuple[int, int, int, int, int]
 """Of a prompt on a node: cached tokens, tokens to compute, query-key pairs of these, blocks to
-fetch, tokens that these restore from host memory."""
+fetch, tokens that are restored from host memory."""
 PrefillRow = tuple[float, str, float, float, float, Need, float, float, float]
 """total_s, node, remaining_s, queued_s, own_s, need, fetch_s, exposed_s, displaced_s. Least first
 is least total first, ties by name."""
@@ -36,7 +36,7 @@ class PrefillTerms(msgspec.Struct, frozen=True, gc=False):
     total_s: all terms of Eq. 7. cached_tokens: its own, promised ones included. fetch_blocks:
     what it lacks and peers have; fetch_s: until it has them, behind what it fetches already;
     exposed_s: of that, what is left when it would begin. displaced_s: cost of the blocks that
-    must make room. restored_tokens: that are fetched into its host memory and restored from there.
+    must make room. restored_tokens: from its host memory, where they are or to which they come.
     interfering_s: what others lose by it, for one that would run on a decode node.
     """
 
@@ -132,19 +132,29 @@ def prefill_rows(
     """What each node must do before it can answer the request. Dispatches that it has not
     acknowledged count as queued, and blocks that they will compute as cached."""
     needs = Needs(record.prompt_tokens, pieces)
+    common, most = _common(nodes, match), record.prompt_tokens - 1
+    leads: L1Leads | None = None
     known, coverage, promised = needs.known, match.coverage, match.promised
+    weight_s, fetch_of = state.config.duplicate_block_s, state.fetch_s
     aged_s = state.config.prefill_ageing * record.arrived_s
     rows: list[PrefillRow] = []
     for node in nodes:
         at = standing_of(state, node)
         name = at.name
-        held = coverage.get(name, 0)
+        held = stored = coverage.get(name, 0)
         if promised and name in promised:
             held = max(held, promised[name])
         key = held * KINDS + at.kind
         need, behind = known.get(key) or needs.find(key)
         if name in behind:
             need = needs.of(key, name)
+        if stored > common and at.restored_s:
+            leads = leads or state.directory.l1_leads(record.request_id)
+            in_l1 = leads.of(name)
+            if in_l1 < stored:
+                size = at.block_tokens
+                own = min(stored * size, most) - min(in_l1 * size, most)
+                need = (*need[:4], need[4] + own)
         _, tokens, pairs, lacked, restored = need
         token_s = at.token_s
         own_s = at.each_s + token_s * tokens + at.pair_s * pairs + at.restored_s * restored
@@ -156,7 +166,11 @@ def prefill_rows(
         total_s = waiting_s + own_s
         fetch_s = exposed_s = gone_s = 0.0
         if lacked:
-            fetch_s, exposed_s, gone_s = _fetch_terms(state, node, at, lacked, waiting_s)
+            fetch_s = fetch_of(node, at.fetch_blocks + lacked)
+            if fetch_s > waiting_s:
+                exposed_s = fetch_s - waiting_s
+            if weight_s:
+                gone_s = weight_s * displaced(state, node, lacked)
             total_s = total_s + exposed_s + gone_s
         rows.append(
             (total_s, name, remaining_s, queued_s, own_s, need, fetch_s, exposed_s, gone_s)
@@ -164,14 +178,13 @@ def prefill_rows(
     return rows
 
 
-def _fetch_terms(
-    state: ClusterState, node: NodeRecord, at: Standing, blocks: int, waiting_s: float
-) -> tuple[float, float, float]:
-    """Seconds of the fetch, of what is left of it after the wait, and what its room costs."""
-    fetch_s = state.fetch_s(node, at.fetch_blocks + blocks)
-    exposed_s = fetch_s - waiting_s if fetch_s > waiting_s else 0.0
-    weight_s = state.config.duplicate_block_s
-    return fetch_s, exposed_s, weight_s * displaced(state, node, blocks) if weight_s else 0.0
+def _common(nodes: Sequence[NodeRecord], match: Match) -> int:
+    """Leading blocks that every node holds. Whether these lie in L1 or L2 is not looked into: it
+    is asked of a hundred nodes, and hardly differs between them."""
+    coverage = match.coverage
+    if len(coverage) < len(nodes):
+        return 0
+    return min([coverage.get(node.name, 0) for node in nodes], default=0)
 
 
 def decode_rows(

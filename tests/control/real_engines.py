@@ -26,8 +26,11 @@ START_TIMEOUT_S = 90.0
 class Engines:
     """Processes, as `evctl up` starts them: detached, recorded in nodes/NODE.json."""
 
-    def __init__(self, root: Path, model: Path, l1_blocks: int) -> None:
+    def __init__(
+        self, root: Path, model: Path, l1_blocks: int, *, shortest_first: bool = False
+    ) -> None:
         self.root = root
+        self._shortest_first = shortest_first
         self._model = model
         self._l1_blocks = l1_blocks
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -43,7 +46,11 @@ class Engines:
             "keypair": str(self.root / "keys" / f"{name}.key"),
             "model": str(self._model),
             "l1_blocks": self._l1_blocks,
-            "limits": {"chunk_tokens": 64, "max_running": 16},
+            "limits": {
+                "chunk_tokens": 64,
+                "max_running": 16,
+                "shortest_first": self._shortest_first,
+            },
         }
         path = self.root / "nodes" / f"{name}.config.json"
         path.write_bytes(msgspec.json.encode(config))
@@ -80,7 +87,8 @@ class RealCluster:
         self, root: Path, model: Path, *, l1_blocks: int = 256, **options: object
     ) -> None:
         self.settings = make_state(root, model_directory=model, **options)
-        self.engines = Engines(root, model, l1_blocks)
+        shortest_first = self.settings.shortest_first
+        self.engines = Engines(root, model, l1_blocks, shortest_first=shortest_first)
         self.plane = ControlPlane(self.settings)
         self.plane.start()
         self.tasks: list[asyncio.Task[Output]] = []

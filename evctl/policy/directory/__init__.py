@@ -66,7 +66,7 @@ from evctl.policy.directory.audit import check
 from evctl.policy.directory.counts import RefDelta
 from evctl.policy.directory.directory import Directory
 from evctl.policy.directory.ledger import BranchState, Kind
-from evctl.policy.directory.matching import Match, Piece
+from evctl.policy.directory.matching import L1Leads, Match, Piece
 from evctl.policy.directory.signal import DirectoryConfig, Signal
 from evctl.policy.directory.tallies import Tallies
 
@@ -75,6 +75,7 @@ __all__ = [
     "Directory",
     "DirectoryConfig",
     "Kind",
+    "L1Leads",
     "Match",
     "Piece",
     "RefDelta",

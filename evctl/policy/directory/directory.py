@@ -10,10 +10,10 @@ from evctl.policy.directory.copies import TIERS, Copies
 from evctl.policy.directory.counts import Counts, RefDelta
 from evctl.policy.directory.ledger import DECODE, PREFILL, BranchState, Ledger
 from evctl.policy.directory.matching import (
+    L1Leads,
     Match,
     Names,
     Piece,
-    leading_l1,
     lenders,
     match,
     sources,
@@ -176,12 +176,12 @@ class Directory:
             return []
         return lenders(self.names, request.run, start, min(end, request.prompt))
 
-    def leading_l1(self, request_id: str, node: str) -> int:
-        """Leading blocks of a request's prompt that the node holds in L1."""
-        request, life = self.requests.open.get(request_id), self.nodes.get(node)
-        if request is None or life is None:
-            return 0
-        return leading_l1(self.tree.path(request.run), life, request.prompt)
+    def l1_leads(self, request_id: str) -> L1Leads:
+        """Who holds how many leading blocks of a request's prompt in L1. To be asked at once."""
+        request = self.requests.open.get(request_id)
+        if request is None:
+            return L1Leads([], 0, {})
+        return L1Leads(self.tree.path(request.run), request.prompt, self.nodes)
 
     def context(self, tenant: str, branch: str) -> Match | None:
         """Where the blocks of a branch's context are; None for a branch that is not known."""

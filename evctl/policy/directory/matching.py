@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import compress, pairwise
 
 import msgspec
@@ -231,17 +232,31 @@ def tier_coverage(path: list[Run], end: int, tier: int) -> dict[str, int]:
     return reached
 
 
-def leading_l1(path: list[Run], node: Node, end: int) -> int:
-    """Leading blocks that one node holds in L1."""
-    for run in path:
-        table = run.l1
-        held = table.get(node, ()) if table else ()
-        if held is run.whole:
-            continue
-        reach = spans.lead(held, run.start)
-        if reach < run.end:
-            return min(reach, end)
-    return end
+class L1Leads:
+    """Leading blocks of one path that nodes hold in L1, asked for one node after the other."""
+
+    __slots__ = ("_end", "_lives", "_path")
+
+    def __init__(self, path: list[Run], end: int, lives: Mapping[str, Node]) -> None:
+        self._path = path
+        self._end = end
+        self._lives = lives
+
+    def of(self, name: str) -> int:
+        """Of the node; 0 where it is not known."""
+        node = self._lives.get(name)
+        if node is None:
+            return 0
+        for run in self._path:
+            table = run.l1
+            if table is None:
+                return min(run.start, self._end)
+            held = table.get(node, ())
+            if held is not run.whole:
+                reach = spans.lead(held, run.start)
+                if reach < run.end:
+                    return min(reach, self._end)
+        return self._end
 
 
 def sources(path: list[Run], end: int, tier: int) -> list[tuple[int, int, tuple[str, ...]]]:
@@ -291,13 +306,20 @@ def _l2_masks(run: Run, start: int, end: int) -> list[tuple[int, int, int]]:
         return [(start, end, 0)]
     if not run.l1 and not run.part:
         return [(start, end, run.full)]
-    cuts = {start, end}
     mask = 0
+    parts = None
     for node, held in table.items():
         if held is whole:
             mask |= node.bit
+        elif parts is None:
+            parts = [held]
         else:
-            cuts.update(at for at in held if start < at < end)
+            parts.append(held)
+    if parts is None:  # mostly
+        return [(start, end, mask)]
+    cuts = {start, end}
+    for held in parts:
+        cuts.update(at for at in held if start < at < end)
     if len(cuts) == 2:  # copies of a part may still cover all that is asked for
         for node, held in table.items():
             if held is not whole and spans.lead(held, start) >= end:

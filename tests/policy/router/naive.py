@@ -11,11 +11,14 @@ from evctl.policy.state import ClusterState, NodeRecord, RequestRecord, Stage
 
 @dataclass
 class Pool:
-    """stored, l2: node -> blocks, by number. promised: node -> leading blocks of the prompt."""
+    """l1, l2: node -> blocks, by number. promised: node -> leading blocks of the prompt."""
 
-    stored: dict[str, set[int]] = field(default_factory=dict)
+    l1: dict[str, set[int]] = field(default_factory=dict)
     l2: dict[str, set[int]] = field(default_factory=dict)
     promised: dict[str, int] = field(default_factory=dict)
+
+    def stored(self, node: str) -> set[int]:
+        return self.l1.get(node, set()) | self.l2.get(node, set())
 
 
 @dataclass
@@ -43,10 +46,8 @@ def expected(
     that a fetch takes what is assumed beforehand."""
     size, model = node.block_tokens, node.coefficients
     assert model is not None
-    held = 0
-    while held < len(prompt) and prompt[held] in pool.stored.get(node.name, set()):
-        held += 1
-    held = max(held, pool.promised.get(node.name, 0))
+    stored = _leading(prompt, pool.stored(node.name))
+    held = max(stored, pool.promised.get(node.name, 0))
     cached = min(held * size, prompt_tokens - 1)
     usable = min((prompt_tokens - 1) // size, len(prompt))
     reach, fetched = held, 0
@@ -61,6 +62,13 @@ def expected(
         reach, fetched = held, 0
     tokens = prompt_tokens - min(reach * size, prompt_tokens - 1)
     restored = min(reach * size, prompt_tokens - 1) - cached
+    others_hold = [
+        _leading(prompt, pool.stored(n.name)) for n in state.nodes.values() if n.role == node.role
+    ]
+    if stored > min(others_hold):  # what all hold alike is not told apart by tier
+        in_l1 = _leading(prompt, pool.l1.get(node.name, set()))
+        most = prompt_tokens - 1
+        restored += min(stored * size, most) - min(in_l1 * size, most)
     remaining_s = queued_s = 0.0
     behind = 0
     for record in state.requests.values():
@@ -80,6 +88,13 @@ def expected(
     return Expected(
         remaining_s, queued_s, own_s, cached, tokens, fetched, fetch_s, total_s
     )  # fmt: skip
+
+
+def _leading(prompt: list[int], blocks: set[int]) -> int:
+    count = 0
+    while count < len(prompt) and prompt[count] in blocks:
+        count += 1
+    return count
 
 
 def _service_s(

@@ -35,6 +35,7 @@ AHEAD = st.tuples(
     models=st.tuples(MODELS, MODELS, MODELS),
     iteration=st.sampled_from([0.0, 32.0]),
     stored=st.tuples(*[st.integers(0, 8)] * 4),
+    in_l1=st.tuples(*[st.integers(0, 5)] * 3),
     holes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 7)), max_size=3),
     ahead=st.lists(AHEAD, max_size=8),
     tokens=st.integers(1, 45),
@@ -44,6 +45,7 @@ def test_terms_are_those_of_the_formula(
     models: tuple[Coefficients, ...],
     iteration: float,
     stored: tuple[int, ...],
+    in_l1: tuple[int, ...],
     holes: list[tuple[int, int]],
     ahead: list[tuple[int, int, str]],
     tokens: int,
@@ -55,7 +57,7 @@ def test_terms_are_those_of_the_formula(
     for name, model in zip(NODES, models, strict=True):
         cluster.feed(CoefficientsFitted(name, model, "fitted"))
         cluster.state.nodes[name].tokens_per_iteration = iteration
-    pool = _store(cluster, stored, holes)
+    pool = _store(cluster, stored, in_l1, holes)
     for number, (length, common, until) in enumerate(ahead):
         _request(cluster, f"a{number}", length, common, until)
     prompt = _prompt("new", tokens, shared)
@@ -85,19 +87,27 @@ def test_terms_are_those_of_the_formula(
     )
 
 
-def _store(cluster: Cluster, stored: tuple[int, ...], holes: list[tuple[int, int]]) -> Pool:
-    """Leading blocks 0, 1, ... of the common path, without some of them."""
+def _store(
+    cluster: Cluster,
+    stored: tuple[int, ...],
+    in_l1: tuple[int, ...],
+    holes: list[tuple[int, int]],
+) -> Pool:
+    """Leading blocks 0, 1, ... of the common path, in L2 without some of them."""
     pool = Pool()
     for name, blocks in zip((*NODES, "n4"), stored, strict=True):
         pool.l2[name] = set(range(blocks))
         if blocks:
             cluster.holds(name, 2, *range(blocks))
+    for name, blocks in zip(NODES, in_l1, strict=True):
+        pool.l1[name] = set(range(blocks))
+        if blocks:
+            cluster.holds(name, 1, *range(blocks))
     for index, block in holes:
         name = (*NODES, "n4")[index]
         if block in pool.l2[name]:
             pool.l2[name].discard(block)
             cluster.fact(name, KvEvicted(2, key(block)))
-    pool.stored = pool.l2
     return pool
 
 
