@@ -99,7 +99,9 @@ class TopApp(LiveApp, inherit_bindings=False):
         self.action_do("open")
 
     def do_why(self) -> None:
-        self.say("why: no reasons are recorded yet; the events tell what was done", "warn")
+        node = self.table.chosen
+        asked = f"node {node}" if node is not None else "split"
+        self.say(f"the reasons: evctl why {asked}{self.ui.flag}")
 
     def do_filter(self) -> None:
         field = self.overview.query_one("#filter", Input)

@@ -30,7 +30,7 @@ EXPECTED = {
     "hold": "Hold the split of replay",
     "release": "Release the split of replay",
     "open": "node n1",
-    "why": "no reasons are recorded yet",
+    "why": "the reasons: evctl why",
     "filter": "filter: part of a name",
     "unlock": "READ-ONLY",
     "pause": "paused",
