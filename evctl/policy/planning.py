@@ -34,7 +34,9 @@ def advance(turn: Turn) -> None:
     window the planner decides; before it, it may look, or take a move back."""
     planner = turn.state.planner
     closed = planner.meter.pass_to(turn.now_s)
-    if closed:
+    if closed and not planner.meter.slices:  # nothing was heard for longer than is remembered
+        planner.seen = 0
+    elif closed:
         planner.seen = min(planner.seen + closed, planner.config.slices)
         _expire(turn, planner)
         if not _take_back(turn, planner):
@@ -58,10 +60,11 @@ def _look(turn: Turn, planner: Planner) -> None:
     decision, forecast = _decide(turn.state, turn.now_s, looks=0 if ended else looks)
     if not ended and decision.verdict != "move":
         return
-    _tell(turn, planner, decision, forecast)
-    if ended:
-        planner.windows += 1
     planner.seen = 0
+    if decision.verdict == "idle" and planner.is_idle:
+        return  # told once: what was decided under work is not to be forgotten over it
+    planner.windows += ended and decision.verdict not in ("idle", "blind")
+    _tell(turn, planner, decision, forecast)
 
 
 def _tell(turn: Turn, planner: Planner, decision: PlanDecision, forecast: Forecast | None) -> None:

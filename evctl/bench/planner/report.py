@@ -20,6 +20,9 @@ SURE_CASE: Final = "15 %"
 HALF: Final = 0.5
 """A move is right if it wins half of what the best one would."""
 PAPER: Final = "paper"
+JUDGED: Final = "plus"
+"""The sound test with the forecast that it goes with. On Theta of Eq. 5 (rule "sound") it is as
+careful about a figure that is off where the phases balance: shown, without a goal."""
 
 
 def measure(plan: Plan, progress: Callable[[int, int], None]) -> Measurement:
@@ -62,15 +65,17 @@ def _false_row(rule: str, like: float, under: list[Played]) -> Row:
     def share(name: str) -> float:
         return _share(bool(s) for one in under for s in (*one.first[name], *one.later[name]))
 
-    value, peer = share(rule), share(PAPER)
-    return Row(
+    value = share(rule)
+    row = Row(
         name=f"{rule}: false moves per window, autocorrelation {like:g}",
         value=value,
         unit="%",
-        peer=peer,
-        ok=value <= 100 * FALSE_MOVES,
-        goal=f"at most {FALSE_MOVES:.0%}",
+        peer=share(PAPER),
     )
+    if rule != JUDGED:
+        return row
+    goal = f"at most {FALSE_MOVES:.0%}"
+    return msgspec.structs.replace(row, ok=value <= 100 * FALSE_MOVES, goal=goal)
 
 
 def _right_rows(
@@ -84,14 +89,13 @@ def _right_rows(
         )
 
     value = share("first", rule)
-    sure = name == SURE_CASE
     first = Row(
         name=f"{rule}: right moves in one window, {name} better, autocorrelation {like:g}",
         value=value,
         unit="%",
         peer=share("first", PAPER),
     )
-    if sure:
+    if name == SURE_CASE and rule == JUDGED:
         goal = f"at least {RIGHT_MOVES:.0%}"
         return [msgspec.structs.replace(first, ok=value >= 100 * RIGHT_MOVES, goal=goal)]
     later = Row(

@@ -92,8 +92,9 @@ def record(case: Case, autocorrelation: float, windows: int, seed: int) -> list[
     world.play(WARM_UP_S)
     watch = Watch(fleet_of(case, seed).prefill[0].coefficients, WINDOW_S / SLICES)
     world.watcher = watch
-    # One slice more, which knows neither requests under way nor pauses of before.
-    world.play(WARM_UP_S + windows * WINDOW_S + WINDOW_S / SLICES + 1e-6)
+    # One slice more, which knows neither requests under way nor pauses of before; and one that
+    # stays open.
+    world.play(WARM_UP_S + windows * WINDOW_S + 2 * WINDOW_S / SLICES)
     accepted = LAWS.accepted
     return [
         msgspec.structs.replace(one, accepted_per_iteration=accepted)

@@ -32,7 +32,8 @@ class Pending(msgspec.Struct, frozen=True):
 class Planner:
     """pending: the one move that is under way. trial: the last one, while it is on probation.
     settled_s: when the last move settled, whoever made it. moving: nodes have not settled.
-    seen: slices of the window that runs; windows: that have ended since the start.
+    seen: slices of the window that runs; windows: those that had something to
+    decide on, since the start.
     """
 
     def __init__(self, config: PlannerConfig, *, fresh: bool) -> None:
@@ -60,6 +61,11 @@ class Planner:
     def window(self) -> tuple[SliceRecord, ...]:
         """Closed slices of the window that runs, or has just ended."""
         return tuple(self.meter.slices[-self.seen :]) if self.seen else ()
+
+    @property
+    def is_idle(self) -> bool:
+        """The last decision was made without work."""
+        return bool(self.decisions) and self.decisions[-1].verdict == "idle"
 
     @property
     def cooldown_ends_s(self) -> float | None:

@@ -205,8 +205,17 @@ def test_thin_slices_are_an_alarm_and_no_decision() -> None:
 def test_idle_is_no_alarm() -> None:
     cluster = Flow()
     decisions = cluster.idle(31.0)
-    assert [d.verdict for d in decisions] == ["idle"] * 3
+    assert [d.verdict for d in decisions] == ["idle"], "told once"
     assert not any("decides nothing" in what for what in cluster.notices())
+
+
+def test_the_first_window_is_the_first_with_work_and_a_model() -> None:
+    cluster = Flow(generation=0, model=None)
+    cluster.idle(21.0)
+    assert [d.verdict for d in cluster.go(10.0)] == ["blind"]
+    for name in cluster.state.nodes:
+        cluster.feed(CoefficientsFitted(name, SLOW_PREFILL, "fitted"))
+    assert [d.verdict for d in cluster.go(20.0)] == ["advise", "move"]
 
 
 def test_no_planning_while_a_phase_has_no_node() -> None:
@@ -256,8 +265,8 @@ def test_the_same_events_give_the_same_bytes(config: PlannerConfig) -> None:
 
 
 def test_decisions_kept_are_bounded_and_numbered() -> None:
-    cluster = Flow(mode="advise", planner=msgspec.structs.replace(SHORT, window_s=5.0))
-    cluster.idle(400.0)
+    cluster = Flow(model=None, planner=msgspec.structs.replace(SHORT, window_s=5.0))
+    cluster.go(350.0)
     kept = cluster.state.planner.decisions
     assert len(kept) == 64
     numbers = [d.number for d in kept]

@@ -26,7 +26,7 @@ class Work:
     spawn: float = 0.03
     children: float = 3.0
     child_requests: int = 4
-    drift: float = 0.08
+    drift: float = 0.15
     autocorrelation: float = 0.0
     slice_s: float = 60.0
 
