@@ -44,8 +44,10 @@ def advance(turn: Turn) -> None:
 
 
 def plan_now(state: ClusterState, now_s: float) -> PlanDecision:
-    """What the planner would decide by what it has measured. Changes nothing."""
-    return _decide(state, now_s)[0]
+    """What the planner would decide by what it has measured: the last slices, as many as a window
+    has, for its own may have just begun. Changes nothing."""
+    planner = state.planner
+    return _decide(state, now_s, window=tuple(planner.meter.slices[-planner.config.slices :]))[0]
 
 
 # ---------------------------------------------------------------- when
@@ -108,10 +110,13 @@ def _expire(turn: Turn, planner: Planner) -> None:
 
 
 def _decide(
-    state: ClusterState, now_s: float, looks: int = 0
+    state: ClusterState,
+    now_s: float,
+    looks: int = 0,
+    window: tuple[SliceRecord, ...] | None = None,
 ) -> tuple[PlanDecision, Forecast | None]:
     planner = state.planner
-    window = planner.window or tuple(planner.meter.slices[-planner.config.slices :])
+    window = planner.window if window is None else window
     verdict, why = _obstacle(state, window, now_s)
     if verdict:
         return _record(state, now_s, verdict, why, window), None

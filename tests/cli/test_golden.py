@@ -83,6 +83,7 @@ ALONE = [
     ("bench_exact_help", "bench exact --help", 0),
     ("bench_model_help", "bench model --help", 0),
     ("bench_router_help", "bench router --help", 0),
+    ("bench_planner_help", "bench planner --help", 0),
     ("bench_transfer_help", "bench transfer --help", 0),
     ("branches_help", "branches --help", 0),
     ("branch_help", "branch", 0),

@@ -169,6 +169,17 @@ def test_the_window_restarts_when_a_move_has_settled() -> None:
     assert cluster.state.planner.meter.start_s == cluster.now_s
 
 
+def test_a_change_by_a_person_that_has_not_settled_is_waited_for_too() -> None:
+    cluster = Flow("2P2D")
+    for name in ("long1", "long2"):
+        cluster.arrive(name, 40)
+        cluster.decode(name)
+    cluster.feed(Override("hold", "3P1D", "me", ""))
+    cluster.state.mode = "auto"
+    assert cluster.state.planner.pending is None
+    assert [d.verdict for d in cluster.go(10.4)] == ["settling"]
+
+
 def test_a_move_that_does_not_settle_is_not_waited_for_for_ever() -> None:
     config = msgspec.structs.replace(SHORT, pending_s=15.0)
     cluster = Flow("2P2D", planner=config)

@@ -153,6 +153,17 @@ def test_a_split_without_an_alive_node_in_a_phase_is_no_candidate() -> None:
     assert bounded == {"1P8D", "2P7D", "3P6D", "4P5D"}
 
 
+def test_the_cheapest_to_move_are_the_first_of_their_phase() -> None:
+    whole = fleet(CODING_90, 6)
+
+    def names(split: Split) -> list[str]:
+        return ["".join(n.name[1:] for n in nodes) for nodes in whole.under(split)]
+
+    assert names(Split(6, 3)) == ["012345", "678"]
+    assert names(Split(4, 5)) == ["2345", "67801"]
+    assert names(Split(8, 1)) == ["01234567", "8"]
+
+
 def test_faster_nodes_count_for_more() -> None:
     """Decode nodes of four times the speed: fewer of them are needed."""
     equal = fleet(CODING_90, 6)
