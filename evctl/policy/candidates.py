@@ -77,9 +77,7 @@ def find(state: ClusterState, now_s: float, exclude: tuple[str, ...] = ()) -> Ca
     alive = [n for n in state.nodes.values() if n.alive and n.name not in exclude]
     on_time = [n for n in alive if not is_late(state, n, now_s)]
     usable = tuple(on_time or alive)
-    by_phase = {
-        phase: tuple(n for n in usable if n.role.phase is phase) or usable for phase in Phase
-    }
+    by_phase = {phase: tuple(n for n in usable if serves(n, phase)) or usable for phase in Phase}
     return Candidates(
         until_s=min((late_at_s(state, n) for n in on_time), default=float("inf")),
         late=frozenset(n.name for n in alive if is_late(state, n, now_s)),
@@ -92,6 +90,12 @@ def find(state: ClusterState, now_s: float, exclude: tuple[str, ...] = ()) -> Ca
         least_block_tokens=min((n.block_tokens for n in usable), default=1),
         asked={},
     )
+
+
+def serves(node: NodeRecord, phase: Phase) -> bool:
+    """Whether the node gets work of the phase while others do too. Whoever changes what this
+    depends on calls ClusterState.nodes_changed."""
+    return node.role.phase is phase
 
 
 def late_at_s(state: ClusterState, node: NodeRecord) -> float:

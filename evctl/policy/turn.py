@@ -56,7 +56,7 @@ class Turn:
         chosen = choice.chosen
         record.prefill_node, record.decode_node = chosen.node, choice.decode_node
         record.uncached_tokens = record.remaining_tokens = chosen.uncached_tokens
-        record.restored_tokens, record.appended = chosen.restored_tokens, choice.appended
+        record.to_restore_tokens, record.appended = chosen.restored_tokens, choice.appended
         self._enter(record, match.coverage.get(record.prefill_node, 0))
         pieces = self._borrow(record, choice.wanted) if choice.wanted else ()
         self.explanations.append(choice.explain(record.request_id, decision))
@@ -136,6 +136,7 @@ class Turn:
         for node in self.state.nodes.values():
             if node.settled_role is not node.role and not self._old_work(node):
                 node.settled_role = node.role
+                self.state.nodes_changed()
                 if node.alive:
                     self.notice("info", f"settled as {node.role}", node.name)
         self._watch_phases()
