@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evctl.core.split import Phase
 from evctl.policy import directory, moves, standing
-from evctl.policy.candidates import takes
+from evctl.policy.candidates import serves
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.planner.meter import STAGES
 from evctl.policy.standing import standing_of
@@ -54,7 +54,7 @@ def _check_load(state: ClusterState, node: NodeRecord) -> list[str]:
         "waiting": sum(r.uncached_tokens > 0 for r in waiting),
         "waiting_tokens": sum(r.uncached_tokens for r in waiting),
         "waiting_pairs": sum(_pairs(r, r.uncached_tokens) for r in waiting),
-        "waiting_restored": sum(r.restored_tokens for r in waiting),
+        "waiting_restored": sum(r.to_restore_tokens for r in waiting),
         "fetch_blocks": sum(r.fetch_blocks for r in waiting),
         "running": sum(r.remaining_tokens > 0 for r in running),
         "running_tokens": sum(r.remaining_tokens for r in running),
@@ -92,7 +92,7 @@ def _check_candidates(state: ClusterState) -> list[str]:
     alive = [n for n in state.nodes.values() if n.alive]
     usable = [n for n in alive if n.name not in kept.late] or alive
     for phase, nodes in ((Phase.PREFILL, kept.prefill), (Phase.DECODE, kept.decode)):
-        expected = [n for n in usable if takes(n, phase)] or usable
+        expected = [n for n in usable if serves(n, phase)] or usable
         if [n.name for n in nodes] != [n.name for n in expected]:
             return [f"candidates of phase {phase} were found before a node changed"]
     return []

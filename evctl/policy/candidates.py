@@ -77,7 +77,7 @@ def find(state: ClusterState, now_s: float, exclude: tuple[str, ...] = ()) -> Ca
     alive = [n for n in state.nodes.values() if n.alive and n.name not in exclude]
     on_time = [n for n in alive if not is_late(state, n, now_s)]
     usable = tuple(on_time or alive)
-    by_phase = {phase: tuple(n for n in usable if takes(n, phase)) or usable for phase in Phase}
+    by_phase = {phase: tuple(n for n in usable if serves(n, phase)) or usable for phase in Phase}
     return Candidates(
         until_s=min((late_at_s(state, n) for n in on_time), default=float("inf")),
         late=frozenset(n.name for n in alive if is_late(state, n, now_s)),
@@ -92,9 +92,10 @@ def find(state: ClusterState, now_s: float, exclude: tuple[str, ...] = ()) -> Ca
     )
 
 
-def takes(node: NodeRecord, phase: Phase) -> bool:
-    """Whether work of the phase is for it: by its role, or because it is in warm-up, unless it
-    changes its role then: its old work must end."""
+def serves(node: NodeRecord, phase: Phase) -> bool:
+    """Whether the node gets work of the phase while others do too: by its role, or because it is
+    in warm-up, unless it changes its role then: its old work must end. Whoever changes what this
+    depends on calls ClusterState.nodes_changed."""
     return node.role.phase is phase or (node.warming and node.role is node.settled_role)
 
 

@@ -97,9 +97,9 @@ class RequestRecord(msgspec.Struct):
     fetch_blocks: of its prompt, asked from peers and not there yet, as far as is known;
     fetch_behind_blocks: those of others at its node when they were asked for. resume_s: how long
     its branch will pause afterwards, if its client said so. session: what a fixed session goes
-    by. restored_tokens: of its prompt, that come from host memory, its node's own or a peer's.
-    appended: its decode node prefills it, behind the prefix that it holds already. shares: what it
-    adds to loads of nodes.
+    by. to_restore_tokens: of its prompt, expected from host memory, its node's own or a peer's;
+    restored_tokens: those that came. appended: its decode node prefills it, behind the prefix that
+    it holds already. shares: what it adds to loads of nodes.
     """
 
     request_id: str
@@ -121,7 +121,7 @@ class RequestRecord(msgspec.Struct):
     fetch_behind_blocks: int = 0
     resume_s: float | None = None
     session: str = ""
-    restored_tokens: int = 0
+    to_restore_tokens: int = 0
     appended: bool = False
     shares: tuple[tuple[NodeRecord, Share], ...] = ()
 

@@ -95,7 +95,7 @@ def _prefill_share(record: RequestRecord, decodes: int, meant: int) -> Share:
     if record.waits:
         tokens = record.uncached_tokens
         pairs = pairs_of(tokens, record.prompt_tokens)
-        restored, fetched = record.restored_tokens, record.fetch_blocks
+        restored, fetched = record.to_restore_tokens, record.fetch_blocks
         some = int(tokens > 0)
         return Share(some, tokens, pairs, restored, fetched, 0, 0, 0, decodes, 0, meant)
     tokens = record.remaining_tokens

@@ -65,7 +65,7 @@ def queue_of(state: ClusterState, node: NodeRecord) -> Queue:
         rank = rank_s(work, token_s, ageing, record.arrived_s)
         cost_s = each_s + token_s * work + pair_s * pairs_of(work, record.prompt_tokens)
         if record.waits:
-            found.append((rank, 0.0, cost_s + restored_s * record.restored_tokens, 0.0))
+            found.append((rank, 0.0, cost_s + restored_s * record.to_restore_tokens, 0.0))
         else:
             chunk_s = cost_s * min(1.0, node.tokens_per_iteration / work)
             found.append((rank, cost_s, 0.0, chunk_s))

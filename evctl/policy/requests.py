@@ -121,7 +121,7 @@ def on_fetch_ended(turn: Turn, node: NodeRecord, fact: FetchEnded) -> None:
     missed_tokens = max(0, fact.missed_blocks) * node.block_tokens
     uncached = min(record.uncached_tokens + missed_tokens, record.prompt_tokens)
     record.uncached_tokens = record.remaining_tokens = uncached
-    record.restored_tokens = max(0, record.restored_tokens - missed_tokens)
+    record.to_restore_tokens = max(0, record.to_restore_tokens - missed_tokens)
     turn.state.recount(record)
 
 

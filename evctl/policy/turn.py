@@ -59,7 +59,7 @@ class Turn:
         chosen = choice.chosen
         record.prefill_node, record.decode_node = chosen.node, choice.decode_node
         record.uncached_tokens = record.remaining_tokens = chosen.uncached_tokens
-        record.restored_tokens, record.appended = chosen.restored_tokens, choice.appended
+        record.to_restore_tokens, record.appended = chosen.restored_tokens, choice.appended
         self._enter(record, match.coverage.get(record.prefill_node, 0))
         pieces = self._borrow(record, choice.wanted) if choice.wanted else ()
         self.explanations.append(choice.explain(record.request_id, decision))

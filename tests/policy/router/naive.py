@@ -77,7 +77,7 @@ def expected(
         if record.stage is Stage.PREFILL:
             remaining_s += _service_s(model, node, record, record.remaining_tokens, 0)
         elif record.stage is Stage.WAITING:
-            restores = record.restored_tokens
+            restores = record.to_restore_tokens
             queued_s += _service_s(model, node, record, record.uncached_tokens, restores)
             behind += record.fetch_blocks
     first = prompt_tokens - tokens

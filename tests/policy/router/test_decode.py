@@ -7,7 +7,7 @@ import pytest
 from evctl.core.branches import BranchSignal
 from evctl.core.costs import Coefficients
 from evctl.core.errors import UsageError
-from evctl.core.events import CoefficientsFitted, NodeReport, Tick
+from evctl.core.events import CoefficientsFitted, FetchEnded, NodeReport, Tick
 from evctl.core.split import Phase
 from evctl.policy.candidates import candidates
 from evctl.policy.links import FetchPrior
@@ -75,6 +75,17 @@ def test_what_must_make_room_for_a_copy_costs_by_its_class(needed: bool, weight:
     assert terms(cluster, "prefill n2")["fetch_blocks"] == 8.0
     assert terms(cluster, "prefill n2")["displaced_s"] == pytest.approx(10.0 * 5 * weight)
     assert cluster.state.requests["r"].prefill_node == "n1"
+
+
+def test_what_was_not_fetched_is_computed_and_not_restored() -> None:
+    cluster = Cluster(3, "1P2D", l2_blocks=100)
+    cluster.holds("n3", 2, *range(10))
+    sent = cluster.arrive("r", 42, keys(*range(10)))
+    load = cluster.state.nodes["n1"].load
+    assert (load.waiting_restored, load.waiting_tokens, load.fetch_blocks) == (40, 2, 10)
+    assert sent.fetch
+    cluster.fact("n1", FetchEnded("r", 0, 0, (), 0.1, 0.0, 4))
+    assert (load.waiting_restored, load.waiting_tokens, load.fetch_blocks) == (24, 18, 0)
 
 
 def test_who_may_get_work_is_found_again_when_a_late_node_speaks() -> None:
