@@ -161,7 +161,7 @@ def test_a_gain_over_another_split_names_it() -> None:
     ("brain", "said"),
     [
         (None, "forecast of 1P2D: not known yet\n"),
-        (LEARNING, "not known yet, learning: 0 of 2 nodes have an"),
+        (LEARNING, "not known yet, learning iteration times: 0 of 2 nodes"),
         (
             replace(BRAIN, decision=replace(MOVE, candidates=(), why="no requests")),
             "not known, the last decision weighed nothing: no re",
