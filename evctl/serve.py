@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from evctl.config.cluster import ClusterConfig
 from evctl.control.process import GatewayPlan, run
-from evctl.control.settings import ControlSettings, unusable_config
+from evctl.control.settings import ControlSettings, planner_config, unusable_config
 from evctl.gateway.apierror import told_below_http
 from evctl.gateway.app import create_app
 
@@ -45,6 +45,8 @@ def plan_of(directory: Path) -> tuple[ControlSettings, GatewayPlan]:
         max_queued=config.max_queued,
         node_late_after_s=config.node_late_after_s,
         node_lost_after_s=config.node_lost_after_s,
+        cooldown_s=config.planner.cooldown_s,
+        planner=planner_config(**config.planner.model_dump()),
         tenants=config.tenants,
         fetch_ahead=config.fetch_ahead,
         suspect_after_s={str(k): s for k, s in config.suspect_after_s.items()},

@@ -58,6 +58,29 @@ class GatewayConfig(_Strict):
     )
 
 
+class PlannerKeys(_Strict):
+    """How the split is decided. Times in seconds."""
+
+    rules: Literal["plus", "paper"] = Field(
+        default="plus", description="paper: by the paper's rule alone, to compare with"
+    )
+    window_s: float = Field(default=600.0, gt=0, description="one decision a window")
+    slices: int = Field(default=10, ge=6, le=60, description="parts that a window is weighed in")
+    cooldown_s: float = Field(
+        default=120.0, ge=0, description="least time between the end of a change and the next"
+    )
+    least_requests: int = Field(
+        default=20, ge=1, description="a slice with fewer says nothing; most of them: no decision"
+    )
+    least_prefill: int = Field(default=1, ge=1, description="nodes that prefill keeps")
+    least_decode: int = Field(default=1, ge=1, description="nodes that decode keeps")
+    ttft_target_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="no split whose 95th percentile of waits for prefill exceeds it; 0: any",
+    )
+
+
 def _numbered(value: Any) -> Any:
     """A number of nodes as nodes n1, n2, ..."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 1024:
@@ -111,6 +134,7 @@ class ClusterConfig(_Strict):
     chunk_tokens: int = Field(default=256, ge=1, description="prompt tokens in one iteration")
     max_running: int = Field(default=32, ge=1, le=4096, description="requests in one decode batch")
     gateway: GatewayConfig = Field(default_factory=GatewayConfig)
+    planner: PlannerKeys = Field(default_factory=PlannerKeys)
     allow_replay: bool = Field(
         default=False, description="accept requests that name their own output"
     )
@@ -210,6 +234,10 @@ def _value_mistakes(config: ClusterConfig) -> list[Mistake]:
         wrong("l2_tokens", f"{config.l2_tokens} tokens are fewer than 8 blocks", "0: no pool")
     if config.l2_tokens and not config.prefix_cache:
         wrong("l2_tokens", "without prefix_cache nothing is reused", "give 0, or leave it out")
+    kept = config.planner.least_prefill + config.planner.least_decode
+    if kept > max(2, len(config.nodes)):
+        what = f"{kept} nodes are to stay in a phase, there are {len(config.nodes)}"
+        wrong("planner", what, "lower least_prefill or least_decode")
     if config.node_lost_after_s <= config.node_late_after_s:
         wrong("node_lost_after_s", "a node must be late before it is lost", "give a larger number")
     for key, tenant in config.api_keys.items():

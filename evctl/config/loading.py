@@ -10,7 +10,14 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ValidationError
 
-from evctl.config.cluster import ClusterConfig, GatewayConfig, Mistake, NodeConfig, mistakes_of
+from evctl.config.cluster import (
+    ClusterConfig,
+    GatewayConfig,
+    Mistake,
+    NodeConfig,
+    PlannerKeys,
+    mistakes_of,
+)
 from evctl.config.marked_yaml import (
     InvalidConfigError,
     KeyPath,
@@ -223,4 +230,6 @@ def _keys_at(path: KeyPath) -> list[str]:
         around = NodeConfig
     elif path[0] == "gateway" and len(path) > 1:
         around = GatewayConfig
+    elif path[0] == "planner" and len(path) > 1:
+        around = PlannerKeys
     return list(around.model_fields)

@@ -8,6 +8,7 @@ from typing import Final
 
 from evctl.core.effects import MoveEnded
 from evctl.core.events import Event
+from evctl.core.transitions import SUPERSEDED
 from evctl.policy.state import StepResult
 
 BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
@@ -45,6 +46,8 @@ class MoveMeasures:
     def _ended(self, effect: MoveEnded) -> None:
         move = effect.move
         self.outcomes[move.outcome] += 1
+        if move.outcome == SUPERSEDED:
+            return  # what it counted goes on with the change that took over
         self.requests["finished"] += move.finished
         self.requests["requeued"] += move.requeued
         if move.to_flip_s is not None:

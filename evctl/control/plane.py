@@ -340,6 +340,7 @@ class ControlPlane:
             node_late_after_s=settings.node_late_after_s,
             fetch_ahead=settings.fetch_ahead,
             mode=settings.first_mode,
+            planner=settings.planner,
             directory=DirectoryConfig(suspect_after_s=settings.suspect_after_s),
         )
         ended = [one.transition.number for one in writes if one.transition is not None]

@@ -2,7 +2,8 @@
 
 A journal holds events and effects. Why a node was chosen is not in it and need not be: the same
 events, run again, give the same reasons. That takes about as long as the processor took for it
-then, so a process of its own does it: `python -m evctl.control.recollect FOLDER REQUEST`.
+then, and looking through gigabytes for an id would stop a thread's neighbours, so a process of its
+own does it: `python -m evctl.control.recollect FOLDER REQUEST SECONDS`.
 """
 
 from __future__ import annotations
@@ -51,15 +52,13 @@ class Recollection:
         """None when no journal names it. Raises EvctlError (EV-1365) when looking took too long,
         or could not be done."""
         async with self._turn:
-            if not await asyncio.to_thread(_epochs_with, self._folder, request_id):
-                return None
             answer = await self._apart(request_id)
         try:
             said = msgspec.json.decode(answer, type=Recollected)
         except msgspec.DecodeError:
-            raise _gave_up(request_id, "the process that read the journals broke off") from None
+            raise _gave_up(request_id, "the process that read them broke off") from None
         if said.gave_up:
-            raise _gave_up(request_id, f"it took more than {self._limit_s:.0f} s")
+            raise _gave_up(request_id, f"reading them took more than {self._limit_s:.0f} s")
         return said.found
 
     async def _apart(self, request_id: str) -> bytes:
@@ -86,9 +85,13 @@ class Recollection:
 def recollect(folder: Path, request_id: str, limit_s: float = LIMIT_S) -> Recollected:
     """Look through the lives that name the request, the newest first."""
     until_s = time.monotonic() + limit_s
-    for epoch in reversed(_epochs_with(folder, request_id)):
+    for epoch, paths in reversed(segments(folder).items()):
+        if time.monotonic() > until_s:
+            return Recollected(None, gave_up=True)
+        if not any(_holds(path, request_id.encode()) for path in paths):
+            continue
         try:
-            reader = JournalReader(segments(folder)[epoch])
+            reader = JournalReader(paths)
         except EvctlError:
             continue  # of another version, or without its beginning
         said = _told(reader, epoch, request_id, until_s)
@@ -114,16 +117,6 @@ def _told(reader: JournalReader, epoch: int, request_id: str, until_s: float) ->
     return Recollected(stories.told(request_id, header.wall_s - header.now_s, source))
 
 
-def _epochs_with(folder: Path, request_id: str) -> list[int]:
-    """Lives whose journal holds those bytes, oldest first."""
-    name = request_id.encode()
-    return [
-        epoch
-        for epoch, paths in segments(folder).items()
-        if any(_holds(path, name) for path in paths)
-    ]
-
-
 def _holds(path: Path, name: bytes) -> bool:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
@@ -135,7 +128,7 @@ def _holds(path: Path, name: bytes) -> bool:
 def _gave_up(request_id: str, why: str) -> EvctlError:
     return EvctlError(
         what=f"request {request_id} was not found in time",
-        why=f"the journals name it, and {why}",
+        why=f"memory no longer has it; of the journals, {why}",
         next_step="ask again when the cluster is quieter",
         code="EV-1365",
     )

@@ -1,7 +1,9 @@
-"""Run a journal through the reducer again and compare, byte for byte."""
+"""Run a journal through the reducer again and compare, byte for byte:
+`python -m evctl.control.replay FOLDER`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -176,3 +178,19 @@ def _unreadable(path: Path, why: str) -> IntegrityError:
         next_step="name the folder of the journal, or its first segment",
         code="EV-1322",
     )
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m evctl.control.replay FOLDER`: 1 when effects differ or the books are wrong."""
+    report = replay(Path(arguments[0]))
+    told = [f"epoch {report.epoch}: {report.steps} steps run again"]
+    told += [
+        f"  {line}" for line in (*report.differences, *report.violations, report.tail) if line
+    ]
+    told.append("equal, byte for byte" if report.equal else "not equal")
+    sys.stdout.write("\n".join(told) + "\n")
+    return 0 if report.equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

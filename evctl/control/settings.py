@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from evctl.core.errors import ConfigError
+from evctl.policy.planner import PlannerConfig, plus
 
 
 class ControlSettings(msgspec.Struct, frozen=True):
     """directory: the cluster's state directory. nodes: all names. The rest is as in the cluster's
-    configuration; cooldown_s: least time between two changes of the split. tenants: those whose
-    KV may be there. first_mode: of a cluster that nobody has set a mode of.
+    configuration; cooldown_s: least time between two changes of the split, of which a person's is
+    the second. tenants: those whose KV may be there. first_mode: of a cluster that nobody has set
+    a mode of.
     """
 
     directory: Path
@@ -27,10 +30,17 @@ class ControlSettings(msgspec.Struct, frozen=True):
     node_lost_after_s: float = 20.0
     cooldown_s: float = 120.0
     first_mode: str = "auto"
+    planner: PlannerConfig = plus()
     tenants: tuple[str, ...] = ("default",)
     fetch_ahead: bool = True
     suspect_after_s: dict[str, float] = {}
     listen_host: str = "127.0.0.1"
+
+
+def planner_config(rules: str, **values: Any) -> PlannerConfig:
+    """rules: plus or paper; values: fields of PlannerConfig."""
+    config = PlannerConfig(**values)
+    return plus(config) if rules == "plus" else config
 
 
 def unusable_config(path: Path, why: str) -> ConfigError:

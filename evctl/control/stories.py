@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from evctl.core.effects import Dispatch, Explanation, Fail, Prediction, Reject
+from evctl.core.effects import AnyEffect, Dispatch, Explanation, Fail, Prediction, Reject
 from evctl.core.events import (
     Event,
     FetchEnded,
@@ -31,6 +31,7 @@ MAX_STORIES: Final = 10_000
 MAX_TERMS: Final = 50_000
 """Nodes weighed whose terms are kept, over all requests: some 40 MB. Older ones lose theirs."""
 _WHERE: Final = ": prefill on "
+_TOLD: Final = (Dispatch, Fail, Reject)
 
 
 class Placing(msgspec.Struct):
@@ -100,8 +101,9 @@ class Stories:
             self._arrived(now_s, event)
         elif isinstance(event, RequestCancelled):
             self._end(now_s, event.request_id, "cancelled", "its client left")
-        if result.explanations or result.effects:
-            self._effects(now_s, result)
+        for effect in result.effects:
+            if type(effect) in _TOLD:
+                self._effect(now_s, effect, result)
 
     def get(self, request_id: str) -> Story | None:
         return self._stories.get(request_id)
@@ -184,15 +186,15 @@ class Stories:
         else:
             self._end(now_s, fact.request_id, "done", fact.reason)
 
-    def _effects(self, now_s: float, result: StepResult) -> None:
-        said = {e.subject: e for e in result.explanations}
-        for effect in result.effects:
-            if isinstance(effect, Dispatch):
-                self._placed(now_s, effect, said.get(f"request {effect.request_id}"))
-            elif isinstance(effect, Fail):
-                self._end(now_s, effect.request_id, "failed", effect.reason)
-            elif isinstance(effect, Reject):
-                self._end(now_s, effect.request_id, "rejected", effect.reason)
+    def _effect(self, now_s: float, effect: AnyEffect, result: StepResult) -> None:
+        if isinstance(effect, Dispatch):
+            subject = f"request {effect.request_id}"
+            said = next((e for e in result.explanations if e.subject == subject), None)
+            self._placed(now_s, effect, said)
+        elif isinstance(effect, Fail):
+            self._end(now_s, effect.request_id, "failed", effect.reason)
+        elif isinstance(effect, Reject):
+            self._end(now_s, effect.request_id, "rejected", effect.reason)
 
     def _placed(self, now_s: float, dispatch: Dispatch, said: Explanation | None) -> None:
         story = self._open(dispatch.request_id)

@@ -26,6 +26,7 @@ from evctl.core.why import (
     RequestWhy,
     SplitWhy,
 )
+from evctl.core.workload import attention_pairs
 from evctl.policy.planning import plan_now
 from evctl.policy.state import ClusterState, NodeRecord, RequestRecord, Stage
 
@@ -175,8 +176,14 @@ class WhyBoard:
         return next((part.move for part in parts if part.move.node == name), None)
 
     def _seconds(self, node: NodeRecord, prefills: list[RequestRecord], stage: Stage) -> float:
-        token_s = self._state.token_s(node)
-        return token_s * sum(r.remaining_tokens for r in prefills if r.stage is stage)
+        """Predicted, of what is left of the prefills in that stage."""
+        total_s = 0.0
+        for record in prefills:
+            if record.stage is stage:
+                left = record.remaining_tokens
+                pairs = attention_pairs(left, record.prompt_tokens - left)
+                total_s += self._state.prefill_s(node, left, pairs)
+        return total_s
 
     def _request_there(self, record: RequestRecord) -> NodeRequest:
         story = self._stories.get(record.request_id)

@@ -17,7 +17,7 @@ from evctl.policy.cluster import ClusterState, NodeRecord
 from evctl.policy.planner.book import BARRED_WINDOWS, Pending, Planner
 from evctl.policy.planner.fleet import Fleet
 from evctl.policy.planner.meter import pooled
-from evctl.policy.planner.weigh import Weighed, weigh
+from evctl.policy.planner.weigh import Weighed, judge
 from evctl.policy.turn import Turn
 
 BY = "planner"
@@ -34,7 +34,9 @@ def advance(turn: Turn) -> None:
     window the planner decides; before it, it may look, or take a move back."""
     planner = turn.state.planner
     closed = planner.meter.pass_to(turn.now_s)
-    if closed:
+    if closed and not planner.meter.slices:  # nothing was heard for longer than is remembered
+        planner.seen = 0
+    elif closed:
         planner.seen = min(planner.seen + closed, planner.config.slices)
         _expire(turn, planner)
         if not _take_back(turn, planner):
@@ -58,10 +60,11 @@ def _look(turn: Turn, planner: Planner) -> None:
     decision, forecast = _decide(turn.state, turn.now_s, looks=0 if ended else looks)
     if not ended and decision.verdict != "move":
         return
-    _tell(turn, planner, decision, forecast)
-    if ended:
-        planner.windows += 1
     planner.seen = 0
+    if decision.verdict == "idle" and planner.is_idle:
+        return  # told once: what was decided under work is not to be forgotten over it
+    planner.windows += ended and decision.verdict not in ("idle", "blind")
+    _tell(turn, planner, decision, forecast)
 
 
 def _tell(turn: Turn, planner: Planner, decision: PlanDecision, forecast: Forecast | None) -> None:
@@ -97,7 +100,7 @@ def _expire(turn: Turn, planner: Planner) -> None:
     waited_s = turn.now_s - pending.since_s
     turn.notice("warn", f"move to {pending.after} has not settled after {waited_s:.0f} s")
     planner.pending = None
-    planner.moving = False
+    planner.moving, planner.given_up = False, True
     planner.restart(turn.now_s)
 
 
@@ -108,18 +111,18 @@ def _decide(
     state: ClusterState, now_s: float, looks: int = 0
 ) -> tuple[PlanDecision, Forecast | None]:
     planner = state.planner
-    whole = tuple(one for one in planner.meter.slices if not one.thin)
     window = planner.window or tuple(planner.meter.slices[-planner.config.slices :])
     verdict, why = _obstacle(state, window, now_s)
     if verdict:
         return _record(state, now_s, verdict, why, window), None
-    fleet = fleet_of(state)
-    usable = [_saturated(state, one) for one in window if not one.thin]
-    weighed = weigh(fleet, usable, planner.config, barred=planner.is_barred(now_s), looks=looks)
-    if weighed.chosen is None and len(whole) > len(usable) and not looks:
-        # What the window leaves open, the slices since the last move may settle.
-        longer = [_saturated(state, one) for one in whole]
-        weighed = weigh(fleet, longer, planner.config, barred=planner.is_barred(now_s))
+    weighed = judge(
+        fleet_of(state),
+        [_saturated(state, one) for one in window if not one.thin],
+        [_saturated(state, one) for one in planner.meter.slices if not one.thin],
+        planner.config,
+        barred=planner.is_barred(now_s),
+        looks=looks,
+    )
     return _concluded(state, now_s, weighed, window)
 
 

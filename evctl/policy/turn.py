@@ -134,18 +134,18 @@ class Turn:
     def settle(self) -> None:
         """Announce nodes whose old work has ended, the change of the split that ends with that,
         phases that lost or regained a node, and blocks that changed class."""
-        moving = False
+        moving = settled = False
         for node in self.state.nodes.values():
             if node.settled_role is node.role:
                 continue
             if self._old_work(node):
                 moving = True
                 continue
-            node.settled_role = node.role
+            node.settled_role, settled = node.role, True
             if node.alive:
                 self.notice("info", f"settled as {node.role}", node.name)
         self.effects.extend(moves.follow(self.state, self.now_s, self.dropped))
-        self.state.planner.watch(self.now_s, unsettled=moving)
+        self.state.planner.watch(self.now_s, unsettled=moving, settled=settled)
         self._watch_phases()
         self.tell(self.state.directory.deltas())
 

@@ -55,6 +55,7 @@ CONTROL_KEYS = (
     "node_lost_after_s",
     "fetch_ahead",
     "suspect_after_s",
+    "planner",
 )
 """What the control plane reads of a cluster's config, beside the first split."""
 

@@ -81,6 +81,7 @@ ALONE = [
     ("split_help", "split", 0),
     ("bench_help", "bench", 0),
     ("bench_exact_help", "bench exact --help", 0),
+    ("bench_planner_help", "bench planner --help", 0),
     ("bench_transfer_help", "bench transfer --help", 0),
     ("branches_help", "branches --help", 0),
     ("branch_help", "branch", 0),

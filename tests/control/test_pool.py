@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from evctl.config.cluster import ClusterConfig, NodeConfig
+from evctl.config.cluster import ClusterConfig, NodeConfig, PlannerKeys
 from evctl.control.metrics import render_metrics
 from evctl.control.pool import MOST_CAUSES, PoolMeasures
+from evctl.control.settings import ControlSettings
 from evctl.core.branches import BranchSignal
 from evctl.core.effects import FetchAhead as FetchAheadEffect
 from evctl.core.events import (
@@ -24,6 +25,7 @@ from evctl.core.events import (
 )
 from evctl.core.kv import FetchPiece, FetchSource
 from evctl.core.pool_status import TierOccupancy
+from evctl.policy.planner import PlannerConfig
 from evctl.policy.state import ClusterState, PolicyConfig, StepResult
 from evctl.serve import plan_of
 from evctl.wire.messages import FetchAhead, InventoryBlock, StartRequest
@@ -154,11 +156,14 @@ def test_the_policy_gets_what_the_cluster_file_says(tmp_path: Path) -> None:
         api_keys={"key-one-1": "ann", "key-two-2": "bob"},
         fetch_ahead=False,
         suspect_after_s={"fork": 30.0},
+        planner=PlannerKeys(rules="paper", window_s=30.0, least_requests=4, least_decode=2),
     )
     (tmp_path / "cluster.json").write_text(config.model_dump_json())
     settings, _ = plan_of(tmp_path)
     assert settings.tenants == ("ann", "bob")
     assert (settings.fetch_ahead, settings.suspect_after_s) == (False, {"fork": 30.0})
+    assert settings.planner == PlannerConfig(window_s=30.0, least_requests=4, least_decode=2)
+    assert ControlSettings(tmp_path, "x", (), "", "", 16).planner.sound, "plus is the default"
 
 
 async def test_the_policy_has_the_switches(tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from evctl.core.branches import BranchSignal
+from evctl.core.costs import Coefficients
 from evctl.core.effects import AnyEffect, Cancel, Dispatch, Fail, FetchAhead, Recall, Reject
 from evctl.core.events import (
     BranchSignalled,
+    CoefficientsFitted,
     DispatchFailed,
     EngineFact,
     Event,
@@ -40,10 +42,27 @@ from evctl.core.events import (
 )
 from evctl.core.kv import FetchPiece, FetchSource
 from evctl.policy.pauses import EXPIRES_S
+from evctl.policy.planner import PlannerConfig
 from evctl.policy.state import ClusterState, PolicyConfig, check, step
 from tests.policy.cluster import key
 
-CONFIG = PolicyConfig(("n1", "n2", "n3", "n4"), "2P2D", max_queued=4, fetch_ahead_blocks=6)
+CONFIG = PolicyConfig(
+    ("n1", "n2", "n3", "n4"),
+    "2P2D",
+    max_queued=4,
+    fetch_ahead_blocks=6,
+    generation=1,
+    mode="auto",
+    planner=PlannerConfig(
+        window_s=3.0,
+        slices=3,
+        cooldown_s=0.5,
+        least_requests=0,
+        pending_s=5.0,
+        probation=True,
+    ),
+)
+"""With a planner that moves nodes whenever it likes, amid all that happens."""
 L2_BLOCKS = {"n1": 20, "n2": 20, "n3": 20, "n4": 0}
 STAGES = ("sent", "prefill", "sampled")
 
@@ -81,6 +100,7 @@ class World(RuleBasedStateMachine):
         """Every ticket there was, with its node."""
         for name in CONFIG.nodes[:3]:
             self._join(name)
+        self.fit(True)
 
     # ------------------------------------------------------------ one step
 
@@ -184,6 +204,13 @@ class World(RuleBasedStateMachine):
     def signal(self, signal: BranchSignal | None, what: str) -> None:
         if signal is not None:
             self.feed(BranchSignalled("t", what, signal))
+
+    @rule(slow=st.booleans())
+    def fit(self, slow: bool) -> None:
+        """Prefill is slow or quick, which makes other splits the better ones."""
+        for name in CONFIG.nodes:
+            model = Coefficients(1e-4, 1e-1 if slow else 1e-6, 0.0, 0.0, 1.0, 0.0, 1.0)
+            self.feed(CoefficientsFitted(name, model, "fitted"))
 
     @rule(split=st.sampled_from(["1P3D", "2P2D", "3P1D", "9P9D"]))
     def override(self, split: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis.stateful import invariant, rule
 
 from evctl.core.effects import (
     AnyEffect,
+    Fail,
     MoveEnded,
     Notice,
     SetRole,
@@ -265,6 +266,8 @@ class Moving(test_accounting.World):
             self.begun[effect.write.change] = effect
         elif isinstance(effect, TransitionEnded):
             self._ended(effect.transition)
+        elif isinstance(effect, Fail):
+            assert effect.reason
 
     def _ended(self, change: Transition) -> None:
         assert change.number not in self.over

@@ -120,7 +120,9 @@ def set_split(
             now = client.status()
             wanted = str(resolved(split, now))
             by = who()
-            planned = client.set_split(wanted, by=by, plan=True, generation=now.generation)
+            planned = client.set_split(
+                wanted, by=by, reason=reason, plan=True, generation=now.generation, for_s=for_s
+            )
             outlook = _outlook(client, planned)
             if plan:
                 _print_plan(form, planned, outlook, now, force=force)

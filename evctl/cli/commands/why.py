@@ -36,7 +36,7 @@ def request(
     """
     _answer(
         cluster,
-        output,
+        chosen(output, Form.TABLE, Form.JSON, Form.YAML),
         "RequestWhy",
         lambda calls: calls.request(request_id),
         why_tables.request_text,
@@ -50,7 +50,13 @@ def node(
     output: DocumentOption = None,
 ) -> None:
     """Show a node's role, how it came to it, and what is there."""
-    _answer(cluster, output, "NodeWhy", lambda calls: calls.node(name), why_tables.node_text)
+    _answer(
+        cluster,
+        chosen(output, Form.TABLE, Form.JSON, Form.YAML),
+        "NodeWhy",
+        lambda calls: calls.node(name),
+        why_tables.node_text,
+    )
 
 
 @app.command()
@@ -68,7 +74,7 @@ def split(
     """
     _answer(
         cluster,
-        output,
+        chosen(output, Form.TABLE, Form.JSON, Form.YAML),
         "SplitWhy",
         lambda calls: calls.split(number, last=last),
         why_tables.split_text,
@@ -87,17 +93,22 @@ def block(
     from evctl.cli.commands.kv import check_key
 
     check_key(key)
-    _answer(cluster, output, "BlockWhy", lambda calls: calls.block(key), why_tables.block_text)
+    _answer(
+        cluster,
+        chosen(output, Form.TABLE, Form.JSON, Form.YAML),
+        "BlockWhy",
+        lambda calls: calls.block(key),
+        why_tables.block_text,
+    )
 
 
 def _answer(
     cluster: str | None,
-    output: Form | None,
+    form: Form,
     kind: str,
     ask: Callable[[WhyCalls], Found],
     text: Callable[[Found, int | None], str],
 ) -> None:
-    form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
     target = find_target(cluster)
     try:
         with target.client() as client:

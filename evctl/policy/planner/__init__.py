@@ -7,7 +7,8 @@ What others may show of it is `ClusterState.planner`, a `Planner`:
   oldest first; `meter.start_s`: when the open one began; `seen`: slices of the present window.
 - `pending`: the planner's own move that has not settled; `trial`: one that is on probation.
 - `settled_s`, `cooldown_ends_s`: of the last move, whoever made it; None before the first.
-- `windows`: how many have ended; `barred`: a split that was taken back, and until when.
+- `windows`: how many had something to decide on; `barred`: a split that was taken back, and until
+  when.
 
 `evctl.policy.planning` ties it to the reducer: `plan_now(state, now_s)` says what it would decide.
 """

@@ -32,7 +32,8 @@ class Pending(msgspec.Struct, frozen=True):
 class Planner:
     """pending: the one move that is under way. trial: the last one, while it is on probation.
     settled_s: when the last move settled, whoever made it. moving: nodes have not settled.
-    seen: slices of the window that runs; windows: that have ended since the start.
+    seen: slices of the window that runs; windows: those that had something to
+    decide on, since the start.
     """
 
     def __init__(self, config: PlannerConfig, *, fresh: bool) -> None:
@@ -47,6 +48,8 @@ class Planner:
         self.trial: Pending | None = None
         self.settled_s: float | None = None
         self.moving = False
+        self.given_up = False
+        """A move took too long: it is planned on although nodes have not settled."""
         self.seen = 0
         self.windows = 0
         self.barred: tuple[Split, float] | None = None
@@ -58,6 +61,11 @@ class Planner:
     def window(self) -> tuple[SliceRecord, ...]:
         """Closed slices of the window that runs, or has just ended."""
         return tuple(self.meter.slices[-self.seen :]) if self.seen else ()
+
+    @property
+    def is_idle(self) -> bool:
+        """The last decision was made without work."""
+        return bool(self.decisions) and self.decisions[-1].verdict == "idle"
 
     @property
     def cooldown_ends_s(self) -> float | None:
@@ -73,13 +81,14 @@ class Planner:
         self.meter.restart(now_s)
         self.seen = 0
 
-    def watch(self, now_s: float, *, unsettled: bool) -> None:
-        """Whether nodes still finish work of their old role. When the last one has, the move has
-        settled: the window begins anew, and so does the cooldown."""
+    def watch(self, now_s: float, *, unsettled: bool, settled: bool) -> None:
+        """Whether nodes still finish work of their old role, and whether one has just ended it.
+        When the last one has, the move has settled: the window begins anew, and so does the
+        cooldown."""
         if unsettled:
-            self.moving = True
-        elif self.moving:
-            self.moving = False
+            self.moving = not self.given_up
+        elif self.moving or settled or self.given_up:
+            self.moving = self.given_up = False
             self.settled_s = now_s
             self.trial = self.pending if self.config.probation else None
             self.pending = None

@@ -41,15 +41,20 @@ def slower_phase(fleet: Fleet, split: Split, slice_: SliceRecord) -> Forecast:
 
 def closed_loop(fleet: Fleet, split: Split, slice_: SliceRecord) -> Forecast:
     """The closed network of the slice's branches on that split. The slice must have measured
-    pauses (branches > 0). A pool of different nodes is taken for as many equal ones."""
+    pauses (branches > 0). A pool of different nodes is taken for as many equal ones.
+
+    The pause of the loop is what keeps branches out of flight, for each request: first ones of a
+    branch, and those of no branch, have none.
+    """
     prefill, decode = fleet.under(split)
     rate = sum(node_prefill_rate(node.coefficients, slice_) for node in prefill)
     service_s = len(prefill) / rate
     began_s = slice_.arrivals / max(1e-9, slice_.end_s - slice_.start_s)
     prefilling_s = slice_.prefill_running / began_s if began_s else 0.0
+    pausing = max(0.0, slice_.branches - slice_.in_flight)
     network = Network(
         branches=slice_.branches,
-        pause_s=slice_.pause_s,
+        pause_s=pausing / began_s if began_s else 0.0,
         prefill_nodes=len(prefill),
         decode_nodes=len(decode),
         service_s=service_s,

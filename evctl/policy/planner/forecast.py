@@ -141,15 +141,16 @@ def _batch(
     batch below 1 iterates as one of 1 does."""
     per_node = throughput_rps / network.decode_nodes * network.output_iterations
     most = min(network.most_batch, network.branches / network.decode_nodes)
-    batch = step = 0.0
+    batch = 0.0
     for _ in range(STEPS):
-        after = min(per_node * iteration_s(batch), most)
-        before, step = step, after - batch
-        if abs(step) <= 1e-9 * after or after >= most:
-            return after
-        if before > step > 0.0:  # steps shrink by a ratio: go to where they end (Aitken)
-            after = min(batch + step * before / (before - step), most)
-        batch = after
+        once = min(per_node * iteration_s(batch), most)
+        twice = min(per_node * iteration_s(once), most)
+        first, second = once - batch, twice - once
+        if abs(second) <= CLOSE * twice:
+            return twice
+        batch = twice
+        if first > second > 0.0:  # steps shrink by a ratio: go to where they end (Steffensen)
+            batch = min(once + second * first / (first - second), most)
     return batch
 
 

@@ -8,6 +8,7 @@ come at most once each (the reducer drops what is late or repeated before it get
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import msgspec
 
@@ -268,3 +269,18 @@ def pooled(slices: tuple[SliceRecord, ...]) -> SliceRecord:
         prefill_running=mean("prefill_running", passed_s),
         thin=any(s.thin for s in slices),
     )
+
+
+def with_pauses(slices: Sequence[SliceRecord]) -> tuple[SliceRecord, ...]:
+    """Slices in which no pause ended take the mean pause of the others: the first one after a
+    start knows of none that had begun before."""
+    known = [one for one in slices if one.branches]
+    pause_s = pooled(tuple(known)).pause_s if known else 0.0
+
+    def filled(one: SliceRecord) -> SliceRecord:
+        if one.branches:
+            return one
+        pausing = one.arrivals / (one.end_s - one.start_s) * pause_s
+        return msgspec.structs.replace(one, branches=one.in_flight + pausing, pause_s=pause_s)
+
+    return tuple(map(filled, slices))

@@ -1,0 +1,67 @@
+"""evctl bench planner"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Annotated, Final
+
+import typer
+
+from evctl.cli.output import DocumentOption, Form, chosen, print_document, table
+from evctl.core.errors import ExitCode
+
+SUMMARY: Final = "Measure how often the planner moves when it should, and when not."
+QUICK_WINDOWS: Final = 6
+
+
+def planner(
+    windows: Annotated[int, typer.Option(min=4, help="Of each case and autocorrelation.")] = 40,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A first look: too few windows for the goals.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 2,
+    output: DocumentOption = None,
+) -> ExitCode:
+    """Measure how often the planner moves when it should, and when not; exit 1 for a goal
+    missed."""
+    import msgspec
+
+    from evctl.bench.planner.report import measure
+    from evctl.bench.planner.run import Plan
+
+    form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
+    plan = Plan(windows=windows, seed=seed, jobs=min(jobs, os.cpu_count() or 1))
+    if quick:
+        plan = msgspec.structs.replace(plan, windows=QUICK_WINDOWS, truth_windows=QUICK_WINDOWS)
+    found = measure(plan, _Progress())
+    if form is Form.TABLE:
+        head, lines = found.table()
+        numbers = [i for i, name in enumerate(head) if name not in ("WHAT", "UNIT", "GOAL")]
+        print(table(head, lines, right=numbers))
+        print(
+            f"\n{found.input}; {found.wall_s:.0f} s, "
+            f"load {found.load[0]:.1f} to {found.load[1]:.1f}, {found.machine}"
+        )
+    else:
+        values = msgspec.to_builtins(found)
+        print_document(form, values.pop("kind"), values)
+    return ExitCode.DONE if found.ok else ExitCode.FAILED
+
+
+class _Progress:
+    """A line on stderr now and then."""
+
+    EVERY_S = 10.0
+
+    def __init__(self) -> None:
+        self._began_s = self._told_s = time.monotonic()
+
+    def __call__(self, done: int, of: int) -> None:
+        now_s = time.monotonic()
+        if done == of or now_s - self._told_s >= self.EVERY_S:
+            self._told_s = now_s
+            sys.stderr.write(f"{done}/{of} runs, {now_s - self._began_s:.0f} s\n")
+            sys.stderr.flush()
