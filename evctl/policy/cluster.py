@@ -122,6 +122,7 @@ class RequestRecord(msgspec.Struct):
     resume_s: float | None = None
     session: str = ""
     to_restore_tokens: int = 0
+    restored_tokens: int = 0
     appended: bool = False
     shares: tuple[tuple[NodeRecord, Share], ...] = ()
 

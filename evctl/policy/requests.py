@@ -111,7 +111,6 @@ def on_fetch_ended(turn: Turn, node: NodeRecord, fact: FetchEnded) -> None:
         return
     found_blocks = fact.own_blocks + sum(source.blocks for source in fact.peers)
     record.restored_tokens = found_blocks * node.block_tokens
-    turn.state.recount(record)
     if not record.fetch_blocks:  # it looked in its own L2 only, or this comes twice
         return
     fetched = sum(source.blocks for source in fact.peers)

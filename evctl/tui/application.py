@@ -104,11 +104,12 @@ class TopApp(LiveApp, inherit_bindings=False):
             self.push_screen(NodeScreen(self.scene, name))
 
     def do_why(self) -> None:
-        name = self.table.chosen
-        if self.ui.panel == "planner" or name is None:
+        node = self.table.chosen
+        if self.ui.panel == "planner":
             self.do_planner()
-        else:
-            self.say(f"evctl why node {name}{self.ui.flag} tells why")
+            return
+        asked = f"node {node}" if node is not None else "split"
+        self.say(f"the reasons: evctl why {asked}{self.ui.flag}")
 
     def do_filter(self) -> None:
         field = self.overview.query_one("#filter", Input)

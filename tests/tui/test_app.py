@@ -31,7 +31,7 @@ EXPECTED = {
     "mode": "Who decides the split of replay",
     "open": "node n1",
     "planner": "this control plane does not tell",
-    "why": "evctl why node n1 tells why",
+    "why": "the reasons: evctl why node n1",
     "filter": "filter: part of a name",
     "unlock": "READ-ONLY",
     "pause": "paused",

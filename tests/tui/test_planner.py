@@ -95,7 +95,7 @@ def test_every_verdict_is_told_in_words(verdict: str, said: str, height: int) ->
 
 
 def test_before_the_first_decision_it_says_how_far_that_is() -> None:
-    assert rows_of(LEARNING)[1:] == ["learning: 0 of 2 nodes have an execution-time model"]
+    assert rows_of(LEARNING)[1:] == ["learning iteration times: 0 of 2 nodes"]
     known = replace(LEARNING, models=(model("n1"), model("n2")))
     assert rows_of(known)[1] == "no decision yet: 3 of 10 slices seen"
     assert "no window yet" in rows_of(replace(LEARNING, due_s=None))[0]
@@ -247,6 +247,7 @@ def test_predictions_are_told_with_what_is_not_known() -> None:
     assert rows[2] == ["wait", "-", "-", "-", "-"]
     assert rows[5] == ["throughput", "3%", "9%", "-2%", "4"]
     assert "predictions" in detail_of(BRAIN, predictions=ERRORS)
+    assert "predictions" not in detail_of(BRAIN, predictions=PredictionStatus())
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def planned(split: str, **changes: object) -> str:
 def test_the_forecast_stands_beside_the_present_one() -> None:
     said = planned("1P2D", brain=BRAIN)
     assert "forecast  2P1D   2.41 req/s, TTFT 0.71, E2E 7.94 s\n" in said
-    assert "          1P2D   2.70 req/s, TTFT 0.71, E2E 7.94 s  +12.0% ±1.5%, chosen" in said
+    assert "          1P2D   2.70 req/s, TTFT 0.71, E2E 7.94 s  +12.0% ±1.5%, chosen\n" in said
 
 
 def test_a_hold_of_the_present_split_has_one_forecast() -> None:
@@ -161,7 +161,7 @@ def test_a_gain_over_another_split_names_it() -> None:
     ("brain", "said"),
     [
         (None, "forecast of 1P2D: not known yet\n"),
-        (LEARNING, "not known yet, learning: 0 of 2 nodes have an"),
+        (LEARNING, "not known yet, learning iteration times: 0 of 2 nodes"),
         (
             replace(BRAIN, decision=replace(MOVE, candidates=(), why="no requests")),
             "not known, the last decision weighed nothing: no re",

@@ -29,11 +29,12 @@ def forecast_rows(split: str, scene: Scene, width: int) -> list[Text]:
         return [Text(cut(safe(said, look), width, look), look.colours.faint)]
     both = dict.fromkeys((status.target_split, split))
     rows = [_row(each, known.get(each), decision, status.target_split, look) for each in both]
+    title = Text(f"{TITLE}  ", look.colours.faint)
+    before = Text(" " * len(title))
+    rows = [title.append_text(rows[0]), *(Text.assemble(before, row) for row in rows[1:])]
     ago = f"  {age(since(decision.time_s, brain, scene))} ago"
     if len(rows[-1]) + len(ago) <= width:
         rows[-1].append(ago, look.colours.faint)
-    title = Text(f"{TITLE}  ", look.colours.faint)
-    rows = [title.append_text(rows[0]), *(Text(" " * 10).append_text(row) for row in rows[1:])]
     return [shortened(row, width, look) for row in rows]
 
 

@@ -157,7 +157,7 @@ def verdict_line(brain: BrainStatus, scene: Scene) -> Text:
 def learning_words(brain: BrainStatus) -> str:
     known, nodes = sum(model.source != "prior" for model in brain.models), len(brain.models)
     if known < nodes:
-        return f"learning: {known} of {nodes} nodes have an execution-time model"
+        return f"learning iteration times: {known} of {nodes} nodes"
     return f"no decision yet: {brain.slices_seen} of {brain.slices} slices seen"
 
 

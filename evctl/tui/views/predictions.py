@@ -24,12 +24,12 @@ def prediction_line(predictions: PredictionStatus | None, look: Look) -> list[Te
 
 
 def prediction_rows(predictions: PredictionStatus | None, look: Look) -> list[Text]:
-    """A line for each kind, under a head."""
-    if predictions is None:
+    """A line for each kind, under a head; nothing before there is one."""
+    known = dict(_known(predictions))
+    if not known:
         return []
     head = Text(f"{'predictions':<14}", look.colours.strong)
     head.append(f"{'median off':>10}{'90% within':>12}{'bias':>8}{'of':>8}", look.colours.faint)
-    known = dict(_known(predictions))
     rows = [head]
     for what in PREDICTED:
         name = NAMES.get(what, what)
