@@ -47,9 +47,9 @@ class Case(msgspec.Struct, frozen=True):
 CASES: Final = (
     Case(BEST, 4, 835.0),
     Case(BEST, 3, 1150.0),
-    Case("5 %", 3, 760.0),
+    Case("5 %", 3, 785.0),
     Case("10 %", 3, 655.0),
-    Case("15 %", 3, 580.0),
+    Case("15 %", 3, 560.0),
     Case("15 %", 6, 970.0),
 )
 """Where the present split is best, the next one is 1 to 4 % worse; the rest are short of prefill
