@@ -14,7 +14,7 @@ class PlannerConfig(msgspec.Struct, frozen=True):
 
     Plus, each on its own: closed (forecast by the closed network, not by the slower phase);
     sound (batch means and Student's t, not two standard errors) with error_rate a window where
-    another split is as good (less where it is worse: a tenth of it is measured at a loss of 1 %),
+    another split is exactly as good (0 to 2 % are measured where it is 1 to 5 % worse),
     least_effect of a move worth making and evidence_windows that count at most; early (it may
     decide before the window's end); probation (a move whose waits are not as forecast is taken
     back); ttft_target_s (splits that are expected to miss it at the 95th percentile are not
