@@ -11,7 +11,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from evctl.core.blocks import KEY_BYTES, BlockKey
 from evctl.wire.messages import FetchAhead
 from evengine.blockstore import BlockStore
-from evengine.fetch.flights import Flight, Flights
+from evengine.fetch.flight import Flight
+from evengine.fetch.flights import Flights
 from evengine.fetch.intake import Ahead, Intake
 from evengine.fetch.limits import FetchLimits
 from evengine.fetch.plan import sources

@@ -9,7 +9,7 @@ from evctl.core.blocks import BlockKey
 from evctl.core.events import FetchAheadEnded, FetchEnded
 from evctl.core.kv import FetchSource
 from evctl.policy.eviction import RefClass
-from evengine.fetch.flights import Flight
+from evengine.fetch.flight import Flight
 from evengine.request import Sequence
 
 

@@ -36,7 +36,8 @@ def fit(laws: Laws, node: int, random: Random) -> Coefficients:
         times.append(laws.iteration_s(node, batch, context) * noise)
     decode = _least_squares(rows, times)
     found = dict(zip(("c0", "c1", "c2", "d0", "d1", "d2"), prefill + decode, strict=True))
-    found["c3"] = (0.0, 0.0)
+    # Restores and the context of decode: the world has both, this fit neither.
+    found["c3"] = found["d3"] = (0.0, 0.0)
     return msgspec.structs.replace(
         shape,
         **{f"{term}_s": found[term][0] for term in TERMS},
