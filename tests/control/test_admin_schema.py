@@ -22,7 +22,7 @@ from tests.control.test_engines import Stage
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 WATCH, STOP = f"{BASE}/watch", f"{BASE}/stop"
-EXAMPLES = 20
+EXAMPLES = 10
 """Random ones an operation; those that cover the schema come on top."""
 
 

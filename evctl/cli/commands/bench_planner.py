@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from evctl.cli.output import DocumentOption, Form, chosen, print_document, table
-from evctl.core.errors import ExitCode
+from evctl.core.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from evctl.bench.measurement import Measurement
 
 SUMMARY: Final = "Measure how often the planner moves when it should, and when not."
 QUICK_WINDOWS: Final = 6
@@ -23,6 +27,13 @@ def planner(
     ] = False,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 2,
+    live: Annotated[
+        bool, typer.Option("--live", help="On engines that are started for it, for 16 minutes.")
+    ] = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --live: timelines (PNG; needs matplotlib)."),
+    ] = None,
     output: DocumentOption = None,
 ) -> ExitCode:
     """Measure how often the planner moves when it should, and when not; exit 1 for a goal
@@ -33,10 +44,40 @@ def planner(
     from evctl.bench.planner.run import Plan
 
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
+    if live:
+        return _live(form, seed, figure, quick=quick)
+    if figure is not None:
+        raise UsageError(
+            what="there is no figure without --live",
+            why="it shows what live engines did over time",
+            next_step="add --live, or leave --figure out",
+            code="EV-1648",
+        )
     plan = Plan(windows=windows, seed=seed, jobs=min(jobs, os.cpu_count() or 1))
     if quick:
         plan = msgspec.structs.replace(plan, windows=QUICK_WINDOWS, truth_windows=QUICK_WINDOWS)
-    found = measure(plan, _Progress())
+    return _print(form, measure(plan, _Progress()))
+
+
+def _live(form: Form, seed: int, figure: Path | None, *, quick: bool) -> ExitCode:
+    import msgspec
+
+    from evctl.bench.live.figures import draw
+    from evctl.bench.live.planned import LivePlan, measure
+    from evctl.cli.telling import Telling
+
+    plan = LivePlan(seed=seed)
+    if quick:
+        plan = msgspec.structs.replace(plan, path=plan.path[:2], adapt=False)
+    found = measure(plan, Telling())
+    if figure is not None:
+        draw(found.adaptations, figure)
+    return _print(form, found)
+
+
+def _print(form: Form, found: Measurement) -> ExitCode:
+    import msgspec
+
     if form is Form.TABLE:
         head, lines = found.table()
         numbers = [i for i, name in enumerate(head) if name not in ("WHAT", "UNIT", "GOAL")]
