@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,7 @@ def test_a_thousand_random_cancels(tmp_path: Path, prepared_model) -> None:
         for victim in flying:
             driver.cancel(victim)
         assert duplicates > 50
+        _cancel_while_handing_over(driver)
         for name in "ab":
             after = driver.quiet(name)
             assert after.problems == ()
@@ -68,6 +71,20 @@ def test_a_thousand_random_cancels(tmp_path: Path, prepared_model) -> None:
         assert all(r.finish != "error" for r in finished), "a cancel broke another request"
         tokens = driver.run([[1, 2, 3]], prefill="a", decode="b", max_tokens=3)
         assert tokens == driver.run([[1, 2, 3]], prefill="b", decode="a", max_tokens=3)
+
+
+def _cancel_while_handing_over(driver: Driver) -> None:
+    """Rarely met by chance: the decode node stands still while it should take a request over."""
+    driver.quiet("a")
+    stopped = driver.nodes["b"].pid
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        late = driver.submit([7, 8, 9] * 30, prefill="a", decode="b", max_tokens=20)
+        driver.until(lambda: bool(driver.results[late].tokens), 30.0, "the first token")
+        driver.cancel(late, "a")
+        driver.until(lambda: driver.results[late].finish == "cancelled", 30.0, "its end")
+    finally:
+        os.kill(stopped, signal.SIGCONT)
 
 
 def test_a_recall_takes_back_only_what_has_not_begun(tmp_path: Path, prepared_model) -> None:

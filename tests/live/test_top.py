@@ -33,7 +33,7 @@ def test_the_split_of_a_serving_cluster_is_changed_from_the_screen(
     with Traffic(url) as traffic:
         top.open(width, height)
         wait_for_answers(traffic, 0.0, ENOUGH_ANSWERS)
-        screen = top.sees("sys", "ADVISE", "2P1D", "live", "n1", "n2", "n3", "events")
+        screen = top.sees("sys", "AUTO", "2P1D", "live", "n1", "n2", "n3", "events")
         top.keep(f"live-{width}x{height}-overview")
         settled(top, screen, width, height)
 

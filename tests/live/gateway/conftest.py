@@ -18,6 +18,7 @@ split: 2P1D
 model: random-4l256
 l1_tokens: 4096
 max_running: 2
+warm_up_s: 0
 gateway: {{port: 0}}
 api_keys: {json.dumps(KEYS)}
 """
