@@ -298,9 +298,16 @@ def _hello(config: EngineConfig, loaded: LoadedModel, numerics: str, me: PeerInf
         l2_blocks=config.l2_blocks,
         max_running=config.limits.max_running,
         epoch=0,
-        hardware=f"{processor()}, {torch.get_num_threads()} threads a rank",
+        hardware=_hardware(config),
         engine=f"evengine {__version__}, torch {torch.__version__}",
     )
+
+
+def _hardware(config: EngineConfig) -> str:
+    """What iteration times depend on beside model and engine: a pace stands for other hardware."""
+    told = f"{processor()}, {torch.get_num_threads()} threads a rank"
+    pace = config.pace
+    return told if pace is None else f"{told}, paced {msgspec.json.encode(pace).decode()}"
 
 
 def processor(path: Path = Path("/proc/cpuinfo")) -> str:

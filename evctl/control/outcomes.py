@@ -14,6 +14,7 @@ from evctl.core.effects import Decided, TransitionEnded
 from evctl.core.events import Event
 from evctl.core.planning import Forecast, PlanDecision
 from evctl.core.predictions import PREDICTED, ErrorStatus, PredictionStatus
+from evctl.core.transitions import SUPERSEDED, Transition
 from evctl.core.why import PlanOutcome
 from evctl.policy.state import StepResult
 
@@ -90,7 +91,7 @@ class Outcomes:
             if isinstance(effect, Decided):
                 self._decided(now_s, effect.decision)
             elif isinstance(effect, TransitionEnded):
-                self._settled(now_s, effect.transition.after)
+                self._settled(now_s, effect.transition)
 
     def status(self) -> PredictionStatus:
         return PredictionStatus(**{what: one.status() for what, one in self.errors.items()})
@@ -129,11 +130,15 @@ class Outcomes:
                 decision.number, decision.verdict, split, found[0], now_s, moving=moves
             )
 
-    def _settled(self, now_s: float, after: str) -> None:
+    def _settled(self, now_s: float, ended: Transition) -> None:
         """A change of the split ended: what it led to is measured from now on. Another one than
-        the planner's ends the window."""
-        plan = self._plan
+        the planner's ends the window; one that was superseded has led to nothing."""
+        plan, after = self._plan, ended.after
         if plan is None:
+            return
+        if ended.outcome == SUPERSEDED:
+            if plan.moving and plan.split == after:
+                self._plan = None
             return
         if plan.moving and plan.split == after:
             plan.moving, plan.begun_s = False, now_s

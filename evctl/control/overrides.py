@@ -156,17 +156,22 @@ class Overrides:
         if self._coming is not None:  # it was not taken, which a Notice tells
             self._coming = None
             self._directory.write_held_roles(self._held())
+            raise self._overtaken(override.generation)
 
     def _observe(self, now_s: float, event: Event, result: StepResult) -> None:
         """An observer of the writer: whoever wrote, the next life must know of it."""
-        del event
         writes = [effect.write for effect in result.effects if isinstance(effect, SplitWritten)]
         if not writes:
             return
         self._last_by = writes[-1].by
         if any(write.moves for write in writes):
             self._changed_s = now_s
-        coming, self._coming = self._coming, None
+        coming = self._coming
+        if isinstance(event, Override) and (writes[-1].by, writes[-1].mode) == (
+            event.by,
+            event.mode,
+        ):  # else the planner moved in the same step, and the override came too late
+            self._coming = None
         is_so = self._held()
         if coming is not None and _alike(is_so, coming):
             return
@@ -197,7 +202,11 @@ class Overrides:
         present = self._writer.state.generation
         if generation is None or generation == present:
             return
-        raise ConflictError(
+        raise self._overtaken(generation)
+
+    def _overtaken(self, generation: int | None) -> ConflictError:
+        present = self._writer.state.generation
+        return ConflictError(
             what="the split was not changed",
             why=f"{self._last_by or 'somebody'} changed it meanwhile: it is at generation "
             f"{present}, you saw {generation}",

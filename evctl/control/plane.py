@@ -51,7 +51,7 @@ from evctl.core.sampling import FinishReason
 from evctl.core.status import ClusterStatus, EventRecord
 from evctl.policy.directory import DirectoryConfig
 from evctl.policy.state import ClusterState, PolicyConfig, StepResult
-from evctl.policy.transition import AUTO
+from evctl.policy.transition import ADVISE, AUTO
 from evctl.wire.keys import load_keypair
 from evctl.wire.messages import Tokens
 
@@ -369,8 +369,12 @@ class ControlPlane:
         config = msgspec.structs.replace(config, transitions=max([0, *ended, *begun]))
         held = self.directory.held_roles()
         if held is None:
-            known = [one.write.generation for one in writes if one.write is not None]
-            return msgspec.structs.replace(config, generation=max([config.generation, *known]))
+            told = [one.write for one in writes if one.write is not None]
+            known = [write.generation for write in told]
+            # What held the split, and until when, is lost: nothing moves until somebody says so.
+            mode = ADVISE if told and told[-1].mode != AUTO else config.mode
+            generation = max([config.generation, *known])
+            return msgspec.structs.replace(config, generation=generation, mode=mode)
         return msgspec.structs.replace(
             config,
             roles={name: role.value for name, role in held.roles.items()},

@@ -182,7 +182,8 @@ class WhyBoard:
             if record.stage is stage:
                 left = record.remaining_tokens
                 pairs = attention_pairs(left, record.prompt_tokens - left)
-                total_s += self._state.prefill_s(node, left, pairs)
+                restored = record.to_restore_tokens if record.waits else 0
+                total_s += self._state.prefill_s(node, left, pairs, restored)
         return total_s
 
     def _request_there(self, record: RequestRecord) -> NodeRequest:

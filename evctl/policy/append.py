@@ -39,6 +39,8 @@ def append_terms(
         if full or name in prefilling or name in record.tried:
             continue
         node = state.nodes[name]
+        if node.role is not node.settled_role:
+            continue  # it is to finish the prefills that it has, not to get new ones
         # What it holds in any tier is no less than what it holds in L1, and known already.
         if _uncached(node, record, coverage.get(name, 0)) > most:
             continue

@@ -156,9 +156,9 @@ class NodeRecord(msgspec.Struct):
     coefficients: of its execution-time model, None until there is one; model_source: where they
     come from (PlanDecision.model). tokens_per_iteration: new tokens of a prefill iteration when it
     is busy (m of section 4), 0 while unknown; restored_share: of cached tokens, those that come
-    from host memory; mix: what both are measured by. warming: it takes work of both phases, since
-    warm_since_s (None until its first iteration). load: sums over its requests. standing: what
-    policy/standing.py made of it, None once it has changed.
+    from host memory; mix: what both are measured by. warming: it takes work of both phases, for
+    warm_s seconds of work, the last of it at warm_seen_s (None: it has not begun). load: sums
+    over its requests. standing: what policy/standing.py made of it, None once it has changed.
     """
 
     name: str
@@ -183,7 +183,8 @@ class NodeRecord(msgspec.Struct):
     restored_share: float = 0.0
     mix: Mix = msgspec.field(default_factory=Mix)
     warming: bool = False
-    warm_since_s: float | None = None
+    warm_s: float = 0.0
+    warm_seen_s: float | None = None
     load: NodeLoad = msgspec.field(default_factory=NodeLoad)
     pace: DecodePace = msgspec.field(default_factory=DecodePace)
     standing: Any = None

@@ -65,7 +65,7 @@ def _look(turn: Turn, planner: Planner) -> None:
     planner.seen = 0
     if decision.verdict == "idle" and planner.is_idle:
         return  # told once: what was decided under work is not to be forgotten over it
-    planner.windows += ended and decision.verdict not in ("idle", "blind")
+    planner.windows += ended and decision.verdict in ("move", "stay", "advise")
     _tell(turn, planner, decision, forecast)
 
 
@@ -73,9 +73,11 @@ def _tell(turn: Turn, planner: Planner, decision: PlanDecision, forecast: Foreca
     """Keep a decision, tell it, and make its move."""
     decision = planner.kept(decision)
     turn.do(Decided(decision))
-    complaint = decision.why if decision.verdict == "blind" else ""
+    # Counts in it change from window to window; what is missing does not.
+    kind = "".join(one for one in decision.why if not one.isdigit())
+    complaint = kind if decision.verdict == "blind" else ""
     if complaint and complaint != planner.complaint:
-        turn.notice("warn", f"planner decides nothing: {complaint}")
+        turn.notice("warn", f"planner decides nothing: {decision.why}")
     planner.complaint = complaint
     if decision.verdict not in ("move", "revert"):
         return

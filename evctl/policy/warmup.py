@@ -8,11 +8,14 @@ from evctl.policy.turn import Turn
 
 PATIENCE = 5.0
 """Times warm_up_s after which a node goes without a model: what it did tells too little."""
+LONGEST_GAP_S = 5.0
+"""Of a pause between iterations that counts: a cluster that nobody uses learns nothing, and must
+not give up for that."""
 
 
 def begin(turn: Turn, node: NodeRecord) -> None:
     """A node joined. One that has a model needs no warm-up."""
-    node.warm_since_s = None
+    node.warm_s, node.warm_seen_s = 0.0, None
     node.warming = turn.state.config.warm_up_s > 0.0 and node.coefficients is None
     if node.warming:
         turn.state.nodes_changed()
@@ -24,9 +27,9 @@ def on_sample(turn: Turn, node: NodeRecord) -> None:
     stays open: it may still come from what the node does in its role."""
     if not node.warming:
         return
-    if node.warm_since_s is None:
-        node.warm_since_s = turn.now_s
-    if turn.now_s - node.warm_since_s > PATIENCE * turn.state.config.warm_up_s:
+    since_s = 0.0 if node.warm_seen_s is None else turn.now_s - node.warm_seen_s
+    node.warm_s, node.warm_seen_s = node.warm_s + min(since_s, LONGEST_GAP_S), turn.now_s
+    if node.warm_s > PATIENCE * turn.state.config.warm_up_s:
         turn.notice("warn", "warm-up ends without a model of its times", node.name)
         end(turn, node)
 
@@ -37,3 +40,6 @@ def end(turn: Turn, node: NodeRecord) -> None:
         node.warming = False
         turn.state.nodes_changed()
         turn.do(WarmUp(node.name, on=False))
+        if not any(one.warming for one in turn.state.nodes.values()):
+            # What was measured while nodes served both phases is true of no split.
+            turn.state.planner.restart(turn.now_s)

@@ -62,6 +62,9 @@ CONTROL_KEYS = (
     "prefill_ageing",
     "append_tokens",
     "suspect_after_s",
+    "warm_up_s",
+    "watch_drift",
+    "decode_context",
     "planner",
 )
 """What the control plane reads of a cluster's config, beside the first split."""

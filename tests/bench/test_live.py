@@ -6,9 +6,10 @@ import pytest
 from msgspec import UNSET
 
 from evctl.bench.live.report import rows, spread
-from evctl.bench.live.run import ARMS, Plan
+from evctl.bench.live.run import ARMS, BASE, Plan
 from evctl.bench.live.waits import most_loaded_over_average
 from evctl.bench.report import BenchRun, Timing
+from evctl.config.cluster import ClusterConfig, mistakes_of
 from evctl.core.errors import UsageError
 
 
@@ -67,3 +68,12 @@ def test_a_policy_that_there_is_not_is_refused() -> None:
     with pytest.raises(UsageError, match="fastest"):
         Plan(arms=("predicted", "fastest")).check()
     Plan(arms=tuple(ARMS)).check()
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_policy_is_a_cluster_that_can_be(arm: str) -> None:
+    """Keys that the cluster file does not know would fail at `up`, minutes later."""
+    config = {"name": "x", "nodes": 4, "split": "3P1D", **BASE, **ARMS[arm]}
+    found = ClusterConfig.model_validate(config)
+    assert not mistakes_of(found)
+    assert found.warm_up_s == 0.0, "in warm-up every node serves both phases"

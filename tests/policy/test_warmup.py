@@ -72,14 +72,15 @@ def test_a_node_that_joins_again_with_its_model_needs_none() -> None:
 
 
 def test_it_ends_some_time_without_a_model() -> None:
-    """Five times warm_up_s after the node's first iteration; an idle hour before does not
-    count."""
+    """After five times warm_up_s of work; idle hours before and between do not count."""
     cluster = Cluster(warm_up_s=60.0)
-    cluster.now_s += 3600.0
-    cluster.fact("n1", DECODES)
-    cluster.now_s += 299.0
+    for idle_s in (3600.0, 7200.0):
+        cluster.now_s += idle_s
+        for _ in range(31):
+            assert of(cluster.fact("n1", DECODES), WarmUp) == []
+            cluster.now_s += 4.8
     assert of(cluster.fact("n1", DECODES), WarmUp) == []
-    cluster.now_s += 2.0
+    cluster.now_s += 4.8
     assert of(cluster.fact("n1", DECODES), WarmUp) == [WarmUp("n1", on=False)]
     assert of(cluster.fact("n1", DECODES), WarmUp) == []
     assert cluster.state.nodes["n2"].warming

@@ -3,6 +3,7 @@ load, and each forecast is made before what it forecasts."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -137,23 +138,26 @@ def _forecast(decision: PlanDecision, split: str) -> tuple[Forecast, float]:
 class Error(msgspec.Struct, frozen=True):
     """Relative errors of one outcome; None where one side is not known."""
 
-    throughput: float
+    throughput: float | None
     ttft: float | None
     e2e: float | None
-    slower_phase: float
+    slower_phase: float | None
 
     @property
     def worst(self) -> float:
+        """Infinite where nothing was seen."""
+        if self.throughput is None:
+            return math.inf
         return max(abs(one) for one in (self.throughput, self.ttft, self.e2e) if one is not None)
 
 
 def error_of(outcome: Outcome) -> Error:
     forecast, seen = outcome.forecast, outcome.seen
     return Error(
-        throughput=forecast.throughput_rps / seen.throughput_rps - 1,
+        throughput=_relative(forecast.throughput_rps, seen.throughput_rps),
         ttft=_relative(forecast.ttft_s, seen.ttft_s),
         e2e=_relative(forecast.e2e_s, seen.e2e_s),
-        slower_phase=outcome.slower_phase_rps / seen.throughput_rps - 1,
+        slower_phase=_relative(outcome.slower_phase_rps, seen.throughput_rps),
     )
 
 

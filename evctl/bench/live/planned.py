@@ -134,7 +134,7 @@ def _forecast_rows(outcomes: list[Outcome]) -> list[Row]:
                 value=one.slower_phase_rps,
                 unit="req/s",
                 peer=seen.throughput_rps,
-                ratio=1.0 + error_of(one).slower_phase,
+                ratio=None if (off := error_of(one).slower_phase) is None else 1.0 + off,
             )
         )
     return rows

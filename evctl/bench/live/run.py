@@ -20,17 +20,19 @@ from evctl.bench.report import BenchRun
 from evctl.core.errors import UsageError
 from evctl.core.split import parse_split
 
+APPEND_TOKENS: Final = 64
+"""What a decode node may compute itself, where appending is on: 1,024 of a trace at 1/16."""
 ARMS: Final[dict[str, dict[str, Any]]] = {
     "predicted": {"routing": "predicted"},
     "cache-aware": {"routing": "cache-aware"},
     "session": {"routing": "session"},
     "round-robin": {"routing": "round-robin"},
     "predicted+shortest-first": {"routing": "predicted", "shortest_first": True},
-    "predicted+append": {"routing": "predicted", "append_on_decode": True},
+    "predicted+append": {"routing": "predicted", "append_tokens": APPEND_TOKENS},
     "predicted+both": {
         "routing": "predicted",
         "shortest_first": True,
-        "append_on_decode": True,
+        "append_tokens": APPEND_TOKENS,
     },
 }
 """Policy -> keys of the cluster file. What a file does not say is off in all of them."""
@@ -39,7 +41,8 @@ BASE: Final[dict[str, Any]] = {
     "block_tokens": 4,
     "transfer": "shm",
     "shortest_first": False,
-    "append_on_decode": False,
+    "append_tokens": 0,
+    "warm_up_s": 0.0,
 }
 Told = Callable[[str], None]
 
