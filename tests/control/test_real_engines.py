@@ -146,7 +146,7 @@ async def test_over_the_bound_requests_are_turned_away(cluster: RealCluster) -> 
 
 async def test_a_killed_engine_ends_its_requests_and_no_others(cluster: RealCluster) -> None:
     plane = cluster.plane
-    outputs = [cluster.submit(p, max_tokens=150) for p in prompts(12, seed=3)]
+    outputs = [cluster.submit(p, max_tokens=400) for p in prompts(12, seed=3)]
     await until(lambda: plane.state.nodes["n3"].requests, 60, "work on n3")
     await until(lambda: plane.status().decode.running >= 2, 60, "some to decode")
 
