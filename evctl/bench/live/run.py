@@ -122,6 +122,6 @@ def _run(plan: Plan, arm: str, seed: int, folder: Path) -> BenchRun:
             seed=seed,
             policy=arm,
         )
-        spread = most_loaded_over_average(node_waits(gateway))
+        spread = most_loaded_over_average(node_waits(bed.admin.address))
     (run,) = report.runs
     return msgspec.structs.replace(run, most_loaded_over_average=spread)

@@ -11,9 +11,11 @@ _LINE = re.compile(
 )
 
 
-def node_waits(gateway: str) -> dict[str, tuple[int, float]]:
-    """node -> prefills that it began, and the seconds that those had waited."""
-    text = httpx.get(f"{gateway}/metrics", timeout=10.0).text
+def node_waits(admin_socket: str) -> dict[str, tuple[int, float]]:
+    """node -> prefills that it began, and the seconds that those had waited, by the metrics of
+    the control plane that listens there."""
+    with httpx.Client(transport=httpx.HTTPTransport(uds=admin_socket), timeout=10.0) as client:
+        text = client.get("http://control/metrics").text
     found: dict[str, dict[str, float]] = {}
     for what, node, value in _LINE.findall(text):
         found.setdefault(node, {})[what] = float(value)
