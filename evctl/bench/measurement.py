@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import platform
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -69,6 +72,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         cells = [row.cells() for row in self.rows]
         used = [i for i in range(len(head)) if i < 3 or any(row[i] for row in cells)]
         return tuple(head[i] for i in used), [tuple(row[i] for i in used) for row in cells]
+
+
+def machine() -> str:
+    """What all this was measured on."""
+    return f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
 
 
 def short(value: float) -> str:

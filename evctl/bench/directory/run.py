@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from evctl.bench.directory.cases import Case, Size, Wanted, cases
 from evctl.bench.directory.interleave import OURS, Figures, Side, interleave
-from evctl.bench.measurement import Measurement, Row
+from evctl.bench.measurement import Measurement, Row, machine
 
 OURS_ONLY = frozenset({"tokenising"})
 """Cases that a peer has no part in."""
@@ -102,8 +101,3 @@ def _row(wanted: Wanted, ours: Figures, theirs: Figures) -> Row:
         goal=goal,
         orientation=about,
     )
-
-
-def machine() -> str:
-    """What it was measured on."""
-    return f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"

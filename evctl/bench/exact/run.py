@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,7 @@ from evctl.bench.exact.report import (
     rows,
 )
 from evctl.bench.exact.stage import Sizes, Stage
-from evctl.bench.measurement import Row
+from evctl.bench.measurement import Row, machine
 from evctl.core.errors import UsageError
 
 MODELS = ("random-4l256-kv4", "random-4l256-latent")
@@ -102,7 +101,7 @@ def measure(plan: Plan, told: Told = lambda _: None) -> ExactMeasurement:
         repeats=1,
         wall_s=round(time.monotonic() - began_s, 1),
         load=(round(load, 2), round(os.getloadavg()[0], 2)),
-        machine=f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
+        machine=machine(),
         rows=[row for path in found.paths for row in rows(path)]
         + found.others
         + pool_rows(found.pools),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import random
 import tempfile
 import time
@@ -15,7 +14,7 @@ import msgspec
 
 from evctl.bench.engines.driver import ENTRY, Driver
 from evctl.bench.engines.models import Model, fetch
-from evctl.bench.measurement import Row
+from evctl.bench.measurement import Row, machine
 from evctl.bench.model.predictors import Constant, Ours, TotalInput
 from evctl.bench.model.report import (
     Compared,
@@ -95,7 +94,7 @@ def measure(plan: Plan, told: Told = lambda _: None) -> ModelMeasurement:
         repeats=1,
         wall_s=round(time.monotonic() - began_s, 1),
         load=(round(load, 2), round(os.getloadavg()[0], 2)),
-        machine=f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
+        machine=machine(),
         rows=rows,
         coefficients={t: getattr(model, f"{t}_s") for t in TERMS} if model else {},
         errors={t: finite(e) for t, e in zip(TERMS, model.errors, strict=True)} if model else {},

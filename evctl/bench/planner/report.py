@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
 
-from evctl.bench.measurement import Measurement, Row
+from evctl.bench.measurement import Measurement, Row, machine
 from evctl.bench.planner.cases import BEST, CASES, SLICES, WINDOW_S, Case
 from evctl.bench.planner.run import PATIENCE, RULES, Plan, Played, Truths, all_played
 
@@ -37,7 +36,7 @@ def measure(plan: Plan, progress: Callable[[int, int], None]) -> Measurement:
         repeats=1,
         wall_s=round(time.monotonic() - began_s, 1),
         load=(round(load, 2), round(os.getloadavg()[0], 2)),
-        machine=f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
+        machine=machine(),
         rows=rows(played, truths),
     )
 

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from evctl.bench.directory.run import machine
-from evctl.bench.measurement import Measurement, Row
+from evctl.bench.measurement import Measurement, Row, machine
 from evctl.bench.router.decisions import Times, decide
 from evctl.bench.router.stage import Shape
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from evctl.bench.engines.models import fetch
-from evctl.bench.measurement import Measurement, Row
+from evctl.bench.measurement import Measurement, Row, machine
 from evctl.bench.transfer.report import Pair, Runs, copy_rows, cost_rows, damage_row
 from evctl.core.errors import EvctlError, RefusedError
 
@@ -70,7 +69,7 @@ def measure(plan: Plan, told: Told = lambda _: None) -> Measurement:
         repeats=plan.repeats,
         wall_s=round(time.monotonic() - began_s, 1),
         load=(round(load, 2), round(os.getloadavg()[0], 2)),
-        machine=f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
+        machine=machine(),
         rows=rows,
     )
 

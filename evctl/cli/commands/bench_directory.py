@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from evctl.cli.commands.trace import complete_trace
-from evctl.cli.output import DocumentOption, Form, chosen, print_document, table
+from evctl.cli.measured import answer, circumstances
+from evctl.cli.output import DocumentOption, Form, chosen, table
 from evctl.cli.telling import Telling
 from evctl.core.errors import ExitCode
 
@@ -48,7 +49,6 @@ def directory(
     output: DocumentOption = None,
 ) -> ExitCode:
     """Measure the KV directory on this machine, a peer's beside it; exit 1 for a goal missed."""
-    import msgspec
 
     from evctl.bench.directory.cases import FULL, QUICK
     from evctl.bench.directory.interleave import peer_side
@@ -62,24 +62,19 @@ def directory(
         found = _grow(growth, size, peer, times, told)
     else:
         found = measure(size, trace, peer=peer, repeats=times, only=only, told=told)
-    if form is Form.TABLE:
+
+    def show() -> None:
         head, rows = found.table()
         numbers = [i for i, name in enumerate(head) if name not in ("WHAT", "UNIT", "GOAL")]
         print(table(head, rows, right=numbers))
-        print(
-            f"\n{found.input}\nmedian of {found.repeats} runs a side, {found.wall_s:.0f} s, "
-            f"load {found.load[0]:.1f} to {found.load[1]:.1f}, {found.machine}"
-        )
-    else:
-        values = msgspec.to_builtins(found)
-        print_document(form, values.pop("kind"), values)
-    return ExitCode.DONE if found.ok else ExitCode.FAILED
+        print(f"\n{found.input}\nmedian of {found.repeats} runs a side, {circumstances(found)}")
+
+    return answer(form, found, show)
 
 
 def _grow(wanted: Path, size: Size, peer: Side | None, repeats: int, told: Telling) -> Measurement:
     from evctl.bench.directory import growth
-    from evctl.bench.directory.run import machine
-    from evctl.bench.measurement import Measurement
+    from evctl.bench.measurement import Measurement, machine
 
     growth.check_drawing()
     file = growth.place(wanted)

@@ -9,7 +9,8 @@ from typing import Annotated, Final
 import typer
 
 from evctl.cli.commands.trace import complete_trace
-from evctl.cli.output import DocumentOption, Form, chosen, print_document, table
+from evctl.cli.measured import answer
+from evctl.cli.output import DocumentOption, Form, chosen, table
 from evctl.core.errors import ExitCode, UsageError
 
 SUMMARY: Final = "Measure what each eviction order loses on recorded conversations."
@@ -57,7 +58,8 @@ def eviction(
         jobs=jobs,
     )
     found = measure(grid, _Progress())
-    if form is Form.TABLE:
+
+    def show() -> None:
         head, lines = side_by_side(found.rows, grid)
         print(f"Lost reuse, of reusable blocks. {found.input}\n")
         print(table(head, lines, right=range(2, len(head))))
@@ -65,10 +67,8 @@ def eviction(
         if rest.rows:
             print(f"\n{table(*rest.table())}")
         print(f"\n{found.wall_s:.0f} s, load {found.load[0]:.1f} to {found.load[1]:.1f}")
-    else:
-        values = msgspec.to_builtins(found)
-        print_document(form, values.pop("kind"), values)
-    return ExitCode.DONE if found.ok else ExitCode.FAILED
+
+    return answer(form, found, show)
 
 
 def _numbers(option: str, text: str) -> tuple[float, ...]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from evctl.cli.output import DocumentOption, Form, chosen, print_document, table
+from evctl.cli.measured import answer, circumstances
+from evctl.cli.output import DocumentOption, Form, chosen, table
 from evctl.cli.telling import Telling
 from evctl.core.errors import ExitCode, UsageError
 
@@ -34,7 +35,6 @@ def exact(
     output: DocumentOption = None,
 ) -> ExitCode:
     """Compare greedy tokens and page checksums over every path; exit 1 where they differ."""
-    import msgspec
 
     from evctl.bench.exact.run import MODELS, Plan, measure
 
@@ -48,12 +48,7 @@ def exact(
         entry=tuple(shlex.split(engine)),
     )
     found = measure(plan, Telling())
-    if form is Form.TABLE:
-        _print(found)
-    else:
-        values = msgspec.to_builtins(found)
-        print_document(form, values.pop("kind"), values)
-    return ExitCode.DONE if found.ok else ExitCode.FAILED
+    return answer(form, found, lambda: _print(found))
 
 
 def _print(found: ExactMeasurement) -> None:
@@ -70,10 +65,7 @@ def _print(found: ExactMeasurement) -> None:
         for fault in path.faults:
             print(f"{path.name}: {fault}")
     verdict = "all the same" if found.ok else "NOT the same"
-    print(
-        f"\n{verdict}: {found.input}; {found.wall_s:.0f} s, "
-        f"load {found.load[0]:.1f} to {found.load[1]:.1f}, {found.machine}"
-    )
+    print(f"\n{verdict}: {found.input}; {circumstances(found)}")
 
 
 def _counts(text: str) -> tuple[int, ...]:

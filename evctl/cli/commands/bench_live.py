@@ -6,7 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
-from evctl.cli.output import DocumentOption, Form, chosen, print_document, table
+from evctl.cli.measured import answer, circumstances
+from evctl.cli.output import DocumentOption, Form, chosen, table
 from evctl.cli.telling import Telling
 from evctl.core.errors import ExitCode, UsageError
 
@@ -27,7 +28,6 @@ def live(
 ) -> ExitCode:
     """Replay recorded agents on live engines, once for each way to route; exit 1 for a goal
     missed."""
-    import msgspec
 
     from evctl.bench.live.run import ARMS, Plan, measure
 
@@ -50,15 +50,11 @@ def live(
         requests=requests,
     )
     found = measure(plan, Telling())
-    if form is Form.TABLE:
+
+    def show() -> None:
         head, rows = found.table()
         numbers = [i for i, name in enumerate(head) if name in ("VALUE", "PREDICTED", "RATIO")]
         print(table(head, rows, right=numbers))
-        print(
-            f"\n{found.input}; means, {found.wall_s:.0f} s, "
-            f"load {found.load[0]:.1f} to {found.load[1]:.1f}, {found.machine}"
-        )
-    else:
-        values = msgspec.to_builtins(found)
-        print_document(form, values.pop("kind"), values)
-    return ExitCode.DONE if found.ok else ExitCode.FAILED
+        print(f"\n{found.input}; means, {circumstances(found)}")
+
+    return answer(form, found, show)

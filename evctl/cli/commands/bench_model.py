@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from evctl.cli.output import DocumentOption, Form, chosen, print_document, table
+from evctl.cli.measured import answer, circumstances
+from evctl.cli.output import DocumentOption, Form, chosen, table
 from evctl.cli.telling import Telling
 from evctl.core.errors import ExitCode
 
@@ -32,7 +33,6 @@ def model(
 ) -> ExitCode:
     """Errors of predicted iterations and requests beside a constant and a predictor by total
     input length; exit 1 where ours misses its goal."""
-    import msgspec
 
     from evctl.bench.model.run import Plan, measure
 
@@ -45,19 +45,11 @@ def model(
         entry=tuple(shlex.split(engine)),
     )
     found = measure(plan.quick() if quick else plan, Telling())
-    if form is Form.TABLE:
-        _print(found)
-    else:
-        values = msgspec.to_builtins(found)
-        print_document(form, values.pop("kind"), values)
-    return ExitCode.DONE if found.ok else ExitCode.FAILED
+    return answer(form, found, lambda: _print(found))
 
 
 def _print(found: ModelMeasurement) -> None:
     print(table(*found.table()))
     if found.why_not:
         print(f"\nnothing was fitted: {found.why_not}")
-    print(
-        f"\n{found.input}; {found.wall_s:.0f} s, "
-        f"load {found.load[0]:.1f} to {found.load[1]:.1f}, {found.machine}"
-    )
+    print(f"\n{found.input}; {circumstances(found)}")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from evctl.cli.output import DocumentOption, Form, chosen, print_document, table
+from evctl.cli.measured import answer, circumstances
+from evctl.cli.output import DocumentOption, Form, chosen, table
 from evctl.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -76,20 +77,14 @@ def _live(form: Form, seed: int, figure: Path | None, *, quick: bool) -> ExitCod
 
 
 def _print(form: Form, found: Measurement) -> ExitCode:
-    import msgspec
 
-    if form is Form.TABLE:
+    def show() -> None:
         head, lines = found.table()
         numbers = [i for i, name in enumerate(head) if name not in ("WHAT", "UNIT", "GOAL")]
         print(table(head, lines, right=numbers))
-        print(
-            f"\n{found.input}; {found.wall_s:.0f} s, "
-            f"load {found.load[0]:.1f} to {found.load[1]:.1f}, {found.machine}"
-        )
-    else:
-        values = msgspec.to_builtins(found)
-        print_document(form, values.pop("kind"), values)
-    return ExitCode.DONE if found.ok else ExitCode.FAILED
+        print(f"\n{found.input}; {circumstances(found)}")
+
+    return answer(form, found, show)
 
 
 class _Progress:

@@ -7,7 +7,8 @@ from typing import Annotated, Final
 import typer
 
 from evctl.cli.commands.trace import complete_trace
-from evctl.cli.output import DocumentOption, Form, chosen, print_document, table
+from evctl.cli.measured import answer, circumstances
+from evctl.cli.output import DocumentOption, Form, chosen, table
 from evctl.cli.telling import Telling
 from evctl.core.errors import ExitCode
 
@@ -38,15 +39,11 @@ def router(
     if repeats is not None:
         size = msgspec.structs.replace(size, repeats=repeats)
     found = measure(size, trace, Telling())
-    if form is Form.TABLE:
+
+    def show() -> None:
         head, rows = found.table()
         numbers = [i for i, name in enumerate(head) if name == "VALUE"]
         print(table(head, rows, right=numbers))
-        print(
-            f"\n{found.input}\nmedian of {found.repeats} runs, {found.wall_s:.0f} s, "
-            f"load {found.load[0]:.1f} to {found.load[1]:.1f}, {found.machine}"
-        )
-    else:
-        values = msgspec.to_builtins(found)
-        print_document(form, values.pop("kind"), values)
-    return ExitCode.DONE if found.ok else ExitCode.FAILED
+        print(f"\n{found.input}\nmedian of {found.repeats} runs, {circumstances(found)}")
+
+    return answer(form, found, show)
