@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,14 @@ import yaml
 
 from evctl.core.errors import ConfigError
 
-type_of_loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML 1.1, where 1e-6 is a word; here it is the number that everybody means, as in 1.2."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 KeyPath = tuple[str | int, ...]
 """Keys and indices from the root of a document to a value."""
@@ -80,7 +88,7 @@ def read_marked(path: Path, shown: str | None = None) -> MarkedDocument:
 
 def parse_marked(text: bytes | str, shown: str) -> MarkedDocument:
     """Parse one document. Raises InvalidConfigError (EV-1702)."""
-    loader = type_of_loader(text)
+    loader = _Loader(text)
     walk = _Walk(shown, loader)
     try:
         root = loader.get_single_node()

@@ -36,6 +36,23 @@ def test_defaults_and_origins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert loaded.origins["gateway.host"] == loaded.origins["model"] == "default"
 
 
+@pytest.mark.parametrize(
+    ("written_as", "value"),
+    [("1e-6", 1e-6), ("1E-6", 1e-6), ("+2e1", 20.0), ("1.5e-3", 1.5e-3), ("120", 120.0)],
+)
+def test_a_number_may_have_an_exponent_and_no_point(
+    tmp_path: Path, written_as: str, value: float
+) -> None:
+    config = load_cluster(written(tmp_path, GOOD + f"warm_up_s: {written_as}\n")).config
+    assert config.warm_up_s == value
+
+
+def test_a_name_like_a_number_with_an_exponent_may_be_quoted(tmp_path: Path) -> None:
+    assert load_cluster(written(tmp_path, GOOD.replace("x", '"n1e5"'))).config.name == "n1e5"
+    with pytest.raises(ConfigError):
+        load_cluster(written(tmp_path, GOOD.replace("x", "1e5")))
+
+
 def test_times_are_learned_by_default(tmp_path: Path) -> None:
     config = load_cluster(written(tmp_path, GOOD)).config
     assert (config.warm_up_s, config.watch_drift, config.decode_context) == (120.0, True, True)

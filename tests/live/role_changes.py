@@ -1,11 +1,15 @@
 """Changes of role under replay lose no KV and no request, and change no answer:
-`python -m tests.live.role_changes [--changes 20] [--requests 240] [--verify 4] [--json]`.
+`python -m tests.live.role_changes [--changes 20] [--requests 240] [--verify 4] [--automatic]`.
 
 The same recorded conversations are replayed three times with one seed: on a cluster whose split
 never changes, on one whose split changes all the time in both directions, and (every Nth request
 of the latter) on engines that reuse nothing. A request that goes on from an earlier one of its
 branch must find as many cached tokens with the changes as without. How long the changes took is
 told as a distribution, from the records that the control plane keeps of them.
+
+--automatic: every other change is the planner's own, in windows of some seconds and on paced
+engines: each time that it has settled, somebody sets the other split, and the planner is waited
+for to take that back.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evctl.bench.live.planned import PACE
+from evctl.policy.planning import BY as PLANNER
 from tests.live.shell import Shell
 
 TEXT = """\
@@ -36,12 +42,20 @@ prefix_cache: {cache}
 allow_replay: true
 gateway: {{port: 0}}
 """
+AUTOMATIC = """\
+planner: {{window_s: 15, slices: 6, cooldown_s: 1, least_requests: 3}}
+pace: {pace}
+"""
+FASTER = 4.0
+"""Than PACE are the engines then: a window of some seconds must see enough requests."""
+PATIENCE_S = 90
+"""For the planner to move; then the next change is somebody's again."""
 SPLITS = ("1P2D", "2P1D")
 FLIP_GOAL_S = 0.05
 
 
-def cluster(folder: Path, name: str, model: str, *, reuse: bool = True) -> Shell:
-    """A cluster of that name with directories of its own, up."""
+def cluster(folder: Path, name: str, model: str, *, reuse: bool = True, more: str = "") -> Shell:
+    """A cluster of that name with directories of its own, up. more: of its file."""
     home = folder / name
     home.mkdir(parents=True)
     text = TEXT.format(
@@ -50,7 +64,7 @@ def cluster(folder: Path, name: str, model: str, *, reuse: bool = True) -> Shell
         cache="true" if reuse else "false",
         l2_tokens=131072 if reuse else 0,
     )
-    shell = Shell(home, text, name)
+    shell = Shell(home, text + more, name)
     shell.json(f"up {name}.yaml")
     return shell
 
@@ -111,6 +125,38 @@ def changing(shell: Shell, changes: list[str], wanted: int) -> Callable[[Any], N
     return change
 
 
+def alternating(shell: Shell, changes: list[str], wanted: int) -> Callable[[Any], None]:
+    """Somebody changes the split, the planner changes it back, and so on."""
+
+    def change(process: subprocess.Popen[bytes]) -> None:
+        while process.poll() is None and len(made := history(shell)) < wanted:
+            now = shell.json("status")
+            if now["transition"] or not now["prefill"]["running"] + now["decode"]["running"]:
+                time.sleep(0.2)
+                continue
+            other = next(split for split in SPLITS if split != now["target_split"])
+            shell(f"split set {other} -c {shell.name} -y --force --reason test")
+            changes.append(other)
+            deadline_s = time.monotonic() + PATIENCE_S
+            while process.poll() is None and time.monotonic() < deadline_s:
+                if len(history(shell)) > len(made) + 1:
+                    break  # the planner's
+                time.sleep(0.5)
+
+    return change
+
+
+def faster(pace: dict[str, float]) -> dict[str, float]:
+    """By FASTER, in all that is a time."""
+    return {key: value / FASTER if key.endswith("_s") else value for key, value in pace.items()}
+
+
+def history(shell: Shell) -> list[dict[str, Any]]:
+    """What changed the split so far, oldest first."""
+    entries = shell.json(f"split history -c {shell.name}")["changes"]
+    return [entry for entry in entries if entry["transition"]]
+
+
 def compare(still: Run, moving: Run) -> list[str]:
     """Requests that go on from an earlier one of their branch and found fewer cached tokens."""
     fewer = []
@@ -143,6 +189,7 @@ def durations(changes: list[dict[str, Any]]) -> list[Figure]:
     quiet = [move["flip_s"] for move in moves if not move["running"]]
     found = [
         Figure("changes", len(ended), "changes"),
+        Figure("of them the planner's", sum(c["by"] == PLANNER for c in changes), "changes"),
         Figure("moves settled", len(moves), "nodes"),
         Figure("moves with nothing running", len(quiet), "nodes"),
         Figure("requests finished in place", sum(m["finished"] for m in moves), "requests"),
@@ -175,6 +222,7 @@ def compared(
     """With the changes beside without; what must be equal has a goal."""
     both = sum(r["index"] > 0 and i in still.records for i, r in moving.records.items())
     fewer = compare(still, moving)
+    by_hand = options.changes // 2 if options.automatic else options.changes
     for line in fewer[:20]:
         print(f"  {line}", file=sys.stderr)
     extras = moving.report["extras"]
@@ -182,7 +230,7 @@ def compared(
     told = {k: v for k, v in extras.items() if k.startswith(about) and isinstance(v, int)}
     wrong = sum(v for k, v in told.items() if not k.startswith("verif"))
     return [
-        Figure("changes by hand", len(changes), "changes", len(changes) >= options.changes),
+        Figure("changes by hand", len(changes), "changes", len(changes) >= by_hand),
         Figure("requests", moving.report["requests"], "requests"),
         Figure("failed", moving.report["failed"], "requests", not moving.report["failed"]),
         Figure("failed without changes", still.report["failed"], "requests"),
@@ -219,6 +267,7 @@ def main() -> int:
     parser.add_argument("--verify", type=int, default=4, help="every Nth request")
     parser.add_argument("--model", default="random-6l384")
     parser.add_argument("--json", action="store_true", help="a Measurement on stdout")
+    parser.add_argument("--automatic", action="store_true", help="every other by the planner")
     parser.add_argument(
         "--durations-only", action="store_true", help="no cluster to compare answers with"
     )
@@ -252,10 +301,12 @@ def replay_moving(
     folder: Path, options: argparse.Namespace, changes: list[str], verify: str | None
 ) -> tuple[Run, list[dict[str, Any]]]:
     """The replay on a cluster whose split changes all the time, and the history of the changes."""
-    shell = cluster(folder, "moving", options.model)
+    more = AUTOMATIC.format(pace=json.dumps(faster(PACE))) if options.automatic else ""
+    shell = cluster(folder, "moving", options.model, more=more)
+    move = alternating if options.automatic else changing
     try:
-        run = replay(shell, options, verify or "", changing(shell, changes, options.changes))
-        return run, shell.json("split history -c moving")["changes"]
+        run = replay(shell, options, verify or "", move(shell, changes, options.changes))
+        return run, history(shell)
     finally:
         shell.end()
 

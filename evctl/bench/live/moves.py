@@ -91,20 +91,23 @@ def await_model(bed: Testbed, told: Told) -> None:
     """Until every node's execution-time model is fitted."""
     deadline_s = time.monotonic() + MODEL_TIMEOUT_S
     while True:
-        unfitted = [
-            name for name, source in bed.admin.why.plan().model.items() if source == "prior"
-        ]
-        if not unfitted:
+        missing = unfitted(bed)
+        if not missing:
             return
         if time.monotonic() > deadline_s:
             raise EvctlError(
                 what="the execution-time model was not fitted in time",
-                why=f"{', '.join(unfitted)} have none after {MODEL_TIMEOUT_S:g} s",
+                why=f"{', '.join(missing)} have none after {MODEL_TIMEOUT_S:g} s",
                 next_step="give more agents, or a longer warm-up",
                 code="EV-1647",
             )
-        told(f"learning: {', '.join(unfitted)}")
+        told(f"learning: {', '.join(missing)}")
         time.sleep(1.0)
+
+
+def unfitted(bed: Testbed) -> list[str]:
+    """Nodes without a model of their times."""
+    return [name for name, source in bed.admin.why.plan().model.items() if source == "prior"]
 
 
 def _hold(bed: Testbed, split: str) -> None:

@@ -1,9 +1,15 @@
-"""`evctl bench live`, without the command line."""
+"""`evctl bench live`, without the command line.
+
+Routing shares work between nodes, so each must have hardware of its own to show what it does: by
+default engines are paced (decision 012). Each policy is given the same execution-time models,
+learned once under the same trace, so that no run measures how fast something is learned.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -12,12 +18,14 @@ from typing import Any, Final
 
 import msgspec
 
+from evctl.bench.live.moves import unfitted
+from evctl.bench.live.planned import PACE
 from evctl.bench.live.report import LiveMeasurement, rows
 from evctl.bench.live.testbed import Testbed
 from evctl.bench.live.waits import most_loaded_over_average, node_waits
 from evctl.bench.replay import replay
 from evctl.bench.report import BenchRun
-from evctl.core.errors import UsageError
+from evctl.core.errors import EvctlError, UsageError
 from evctl.core.split import parse_split
 
 APPEND_TOKENS: Final = 64
@@ -44,20 +52,27 @@ BASE: Final[dict[str, Any]] = {
     "append_tokens": 0,
     "warm_up_s": 0.0,
 }
+WARM_UP_S: Final = 30.0
+LEARNING_REQUESTS: Final = 80
+"""Of a replay to learn from."""
+LEARNING_REPLAYS: Final = 8
+"""After which nodes that have no model are an error."""
 Told = Callable[[str], None]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """arms: of ARMS. seeds: each policy runs once with each. agents, requests, gap_cap_s: of a
-    replay. l1_tokens, l2_tokens: a node's memory."""
+    """arms: of ARMS. seeds: each policy runs once with each. paced: whether iterations last as
+    PACE says, or as long as this machine takes. model: a small one where that is waited for
+    anyway. agents, requests, gap_cap_s: of a replay. l1_tokens, l2_tokens: a node's memory."""
 
     arms: tuple[str, ...] = tuple(ARMS)
     seeds: tuple[int, ...] = (1, 2, 3)
     trace: str = "sample"
     split: str = "3P1D"
-    model: str = "random-6l384"
+    paced: bool = True
+    model: str = ""
     agents: int = 12
-    requests: int = 160
+    requests: int = 240
     gap_cap_s: float = 1.0
     l1_tokens: int = 32768
     l2_tokens: int = 131072
@@ -74,6 +89,28 @@ class Plan(msgspec.Struct, frozen=True):
             )
         parse_split(self.split)
 
+    @property
+    def engines(self) -> str:
+        """What runs, in words."""
+        return f"{self.served} on {'paced engines' if self.paced else 'engines of this machine'}"
+
+    @property
+    def served(self) -> str:
+        return self.model or ("random-2l128" if self.paced else "random-6l384")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Keys of a cluster file that are the same under every policy."""
+        return {
+            **BASE,
+            "nodes": parse_split(self.split).nodes,
+            "split": self.split,
+            "model": self.served,
+            "l1_tokens": self.l1_tokens,
+            "l2_tokens": self.l2_tokens,
+            **({"pace": PACE} if self.paced else {}),
+        }
+
 
 def measure(plan: Plan, told: Told = lambda _: None) -> LiveMeasurement:
     """Replay under every policy and seed in turn, each on a cluster of its own, so that no
@@ -81,16 +118,17 @@ def measure(plan: Plan, told: Told = lambda _: None) -> LiveMeasurement:
     plan.check()
     began_s, load = time.monotonic(), os.getloadavg()[0]
     runs: list[BenchRun] = []
-    for seed in plan.seeds:
-        for arm in plan.arms:
-            told(f"{arm}, seed {seed}")
-            with tempfile.TemporaryDirectory(prefix="evctl-live-") as name:
-                runs.append(_run(plan, arm, seed, Path(name)))
+    with tempfile.TemporaryDirectory(prefix="evctl-live-") as name:
+        times = learn(plan, Path(name), told)
+        for seed in plan.seeds:
+            for number, arm in enumerate(plan.arms):
+                told(f"{arm}, seed {seed}")
+                runs.append(_run(plan, arm, seed, Path(name) / f"{seed}-{number}", times))
     return LiveMeasurement(
         subject="live",
         peer=OURS if OURS in plan.arms else "",
-        input=f"{plan.trace}: {plan.agents} agents, {plan.requests} requests on {plan.split} of "
-        f"{plan.model}, seeds {', '.join(map(str, plan.seeds))}",
+        input=f"{plan.trace}: {plan.agents} agents, {plan.requests} requests on {plan.split}, "
+        f"{plan.engines}, seeds {', '.join(map(str, plan.seeds))}",
         repeats=len(plan.seeds),
         wall_s=round(time.monotonic() - began_s, 1),
         load=(round(load, 2), round(os.getloadavg()[0], 2)),
@@ -100,28 +138,45 @@ def measure(plan: Plan, told: Told = lambda _: None) -> LiveMeasurement:
     )
 
 
-def _run(plan: Plan, arm: str, seed: int, folder: Path) -> BenchRun:
-    split = parse_split(plan.split)
-    config = {
-        **BASE,
-        "nodes": split.nodes,
-        "split": plan.split,
-        "model": plan.model,
-        "l1_tokens": plan.l1_tokens,
-        "l2_tokens": plan.l2_tokens,
-        **ARMS[arm],
-    }
-    with Testbed(folder, config) as bed:
+def learn(plan: Plan, folder: Path, told: Told) -> Path:
+    """Serve the trace until every node has a model of its times; the folder of these. Raises
+    EvctlError (EV-1647)."""
+    with Testbed(folder, {**plan.config, "warm_up_s": WARM_UP_S}) as bed:
         gateway = bed.status().gateway
-        report = replay(
-            plan.trace,
-            gateway,
-            agents=plan.agents,
-            max_requests=plan.requests,
-            gap_cap_s=plan.gap_cap_s,
-            seed=seed,
-            policy=arm,
-        )
+        for number in range(LEARNING_REPLAYS):
+            told("learning how long iterations take")
+            _replay(plan, gateway, -1 - number, LEARNING_REQUESTS, "learning")
+            if not unfitted(bed):
+                break
+        else:
+            raise EvctlError(
+                what="the execution-time model was not fitted in time",
+                why=f"{', '.join(unfitted(bed))} have none after {LEARNING_REPLAYS} replays",
+                next_step="give more agents, or a trace with longer answers",
+                code="EV-1647",
+            )
+    return bed.times
+
+
+def _run(plan: Plan, arm: str, seed: int, folder: Path, times: Path) -> BenchRun:
+    folder.mkdir()
+    bed = Testbed(folder, {**plan.config, **ARMS[arm]})
+    shutil.copytree(times, bed.times)
+    with bed:
+        run = _replay(plan, bed.status().gateway, seed, plan.requests, arm)
         spread = most_loaded_over_average(node_waits(bed.admin.address))
-    (run,) = report.runs
     return msgspec.structs.replace(run, most_loaded_over_average=spread)
+
+
+def _replay(plan: Plan, gateway: str, seed: int, requests: int, policy: str) -> BenchRun:
+    report = replay(
+        plan.trace,
+        gateway,
+        agents=plan.agents,
+        max_requests=requests,
+        gap_cap_s=plan.gap_cap_s,
+        seed=seed,
+        policy=policy,
+    )
+    (run,) = report.runs
+    return run

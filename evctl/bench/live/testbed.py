@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,12 +20,6 @@ LAST_WORDS: Final = 1500
 """Of what a command that failed said."""
 
 
-def _as_yaml(values: dict[str, Any]) -> str:
-    """JSON, which is YAML but for numbers such as 1e-6: those need a point there."""
-    text = msgspec.json.encode(values).decode()
-    return re.sub(r"(?<=[:,\[])(-?\d+)(e-?\d+)(?=[,}\]])", r"\1.0\2", text)
-
-
 class Testbed:
     """Up while it is entered; then nothing of it is left but its folder.
 
@@ -41,7 +34,7 @@ class Testbed:
         self.name = name
         self._file = folder / f"{name}.json"
         values = {"name": name, "allow_replay": True, "gateway": {"port": 0}, **config}
-        self._file.write_text(_as_yaml(values))
+        self._file.write_bytes(msgspec.json.encode(values))  # JSON is YAML
         self._environment = {
             **os.environ,
             "XDG_STATE_HOME": str(folder / "state"),
@@ -61,7 +54,16 @@ class Testbed:
     @property
     def journal(self) -> Path:
         """The folder of its journal."""
-        return self.folder / "state" / "evctl" / "clusters" / self.name / "journal"
+        return self._state / "journal"
+
+    @property
+    def times(self) -> Path:
+        """The folder of the execution-time models that it learned."""
+        return self._state / "times"
+
+    @property
+    def _state(self) -> Path:
+        return self.folder / "state" / "evctl" / "clusters" / self.name
 
     def status(self) -> ClusterStatus:
         return self.admin.status()
@@ -106,5 +108,5 @@ class Testbed:
         self._down()
 
     def _down(self) -> None:
-        if self.journal.parent.exists():
+        if (self._state / "control.json").exists() or self.journal.exists():
             self.command("down", self.name, "-y", "--drain-timeout", "0")

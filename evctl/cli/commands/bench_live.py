@@ -20,10 +20,20 @@ def live(
         int, typer.Option(min=1, help="Runs of each policy, with seeds 1, 2, ...")
     ] = 3,
     agents: Annotated[int, typer.Option(min=1, help="At once.")] = 12,
-    requests: Annotated[int, typer.Option(min=1, help="Of a run.")] = 160,
+    requests: Annotated[int, typer.Option(min=1, help="Of a run.")] = 240,
     split: Annotated[str, typer.Option(help="Nodes that prefill and decode.")] = "3P1D",
     trace: Annotated[str, typer.Option(help="A trace, or sample.")] = "sample",
-    model: Annotated[str, typer.Option(help="That the engines run.")] = "random-6l384",
+    model: Annotated[
+        str, typer.Option(help="That the engines run; random-2l128 where they are paced.")
+    ] = "",
+    paced: Annotated[
+        bool,
+        typer.Option(
+            "--paced/--unpaced",
+            help="Iterations last as hardware of each node's own would take, or as this machine "
+            "does.",
+        ),
+    ] = True,
     output: DocumentOption = None,
 ) -> ExitCode:
     """Replay recorded agents on live engines, once for each way to route; exit 1 for a goal
@@ -46,6 +56,7 @@ def live(
         trace=trace,
         split=split,
         model=model,
+        paced=paced,
         agents=agents,
         requests=requests,
     )
