@@ -11,7 +11,8 @@ import msgspec
 from evctl.cli.moments import ago, iso, left
 from evctl.cli.output import table
 from evctl.core.planning import Forecast
-from evctl.core.status import ClusterStatus, EventRecord, SplitChange, SplitWrite
+from evctl.core.split import Role
+from evctl.core.status import ClusterStatus, EventRecord, Move, SplitChange, SplitWrite
 from evctl.core.transitions import Transition
 
 MOST_MOVES: Final = 4
@@ -59,12 +60,20 @@ def difference(change: SplitChange) -> str:
         return f"{change.after}: no node moves"
     lines = [f"{change.before} -> {change.after}"]
     lines += [
-        f"  {move.node}: {move.before} -> {move.after}; "
-        f"{move.running} running {'finishes' if move.running == 1 else 'finish'} there, "
-        f"{move.queued} queued {'moves' if move.queued == 1 else 'move'}"
-        for move in change.moves
+        f"  {one.node}: {one.before} -> {one.after}; {_left_behind(one)}" for one in change.moves
     ]
     return "\n".join(lines)
+
+
+def _left_behind(move: Move) -> str:
+    """What becomes of the work there. A node that decoded keeps what is being prefilled for it."""
+    if move.before == Role.DECODE and move.queued:
+        ends = "finishes" if move.running + move.queued == 1 else "finish"
+        return f"{move.running} running and {move.queued} to come {ends} there"
+    running = f"{move.running} running {'finishes' if move.running == 1 else 'finish'} there"
+    if move.before == Role.DECODE:
+        return running
+    return f"{running}, {move.queued} queued {'moves' if move.queued == 1 else 'move'}"
 
 
 class Outlook(msgspec.Struct, frozen=True):
