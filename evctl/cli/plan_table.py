@@ -12,21 +12,23 @@ HEAD = ("SPLIT", "REQ/S", "TTFT", "E2E", "P95 WAIT", "GAIN", "SE", "VERDICT", "W
 
 
 def candidates_table(candidates: Iterable[Candidate], width: int | None) -> str:
-    rows = [
-        (
-            one.split,
-            f"{one.forecast.throughput_rps:.2f}",
-            seconds(one.forecast.ttft_s),
-            seconds(one.forecast.e2e_s),
-            seconds(one.forecast.prefill_wait_p95_s),
-            "-" if one.verdict == "current" else _share(one.gain, one.measure),
-            "-" if one.verdict == "current" else f"{100 * one.error:.1f}%",
-            one.verdict,
-            one.why or "-",
-        )
-        for one in candidates
-    ]
-    return table(HEAD, rows, right=range(1, 7), width=width)
+    return table(HEAD, [_row(one) for one in candidates], right=range(1, 7), width=width)
+
+
+def _row(one: Candidate) -> tuple[str, ...]:
+    """`-` for what was not weighed, and for an error that too few slices leave open."""
+    weighed, bounded = one.verdict not in ("current", "bounded"), one.verdict == "bounded"
+    return (
+        one.split,
+        "-" if bounded else f"{one.forecast.throughput_rps:.2f}",
+        seconds(one.forecast.ttft_s),
+        seconds(one.forecast.e2e_s),
+        seconds(one.forecast.prefill_wait_p95_s),
+        _share(one.gain, one.measure) if weighed else "-",
+        f"{100 * one.error:.1f}%" if weighed and one.error else "-",
+        one.verdict,
+        one.why or "-",
+    )
 
 
 def decision_text(decision: PlanDecision, width: int | None, *, now: bool = False) -> str:

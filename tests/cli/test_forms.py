@@ -12,10 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import pytest
 import yaml
 
 from evctl.cli.loglines import parse_line, shown
 from evctl.cli.output import Form, table
+from evctl.cli.plan_table import candidates_table
+from evctl.cli.split_tables import difference
+from evctl.core.moves import Move
+from evctl.core.planning import Candidate, Forecast
+from evctl.core.status import SplitChange
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import complete
 from tests.client.fake_admin import FakeAdmin
@@ -112,6 +118,37 @@ def test_the_last_column_goes_on_below_itself() -> None:
         "1 s ago    bob       -"
     )
     assert "evening load, as every day" in table(("WHEN", "BY", "WHY"), rows)
+
+
+def test_a_figure_that_is_not_known_is_no_zero() -> None:
+    """A split that too few slices tell of has no error bar, one that cannot be has no forecast."""
+    shown = candidates_table(
+        (
+            Candidate("1P3D", Forecast(1.2, 9.0, 9.9, 27.0), -0.3, 0.0, "worse", "-30%"),
+            Candidate("4P0D", Forecast(0.0), 0.0, 0.0, "bounded", "too few nodes"),
+            Candidate("2P2D", Forecast(2.1, 3.4, 4.2, 8.4), 0.0, 0.0, "current", ""),
+        ),
+        None,
+    )
+    rows = [" ".join(row.split()) for row in shown.splitlines()]
+    assert rows[1] == "1P3D 1.20 9.00 s 9.90 s 27 s -30.0% - worse -30%"
+    assert rows[2] == "4P0D - - - - - - bounded too few nodes"
+    assert rows[3] == "2P2D 2.10 3.40 s 4.20 s 8.40 s - - current -"
+
+
+@pytest.mark.parametrize(
+    ("move", "said"),
+    [
+        (Move("n", "P", "D", 1, 2), "P -> D; 1 running finishes there, 2 queued move"),
+        (Move("n", "D", "P", 1, 2), "D -> P; 1 running and 2 to come finish there"),
+        (Move("n", "D", "P", 0, 1), "D -> P; 0 running and 1 to come finishes there"),
+        (Move("n", "D", "P", 3, 0), "D -> P; 3 running finish there"),
+    ],
+)
+def test_what_becomes_of_the_work_of_a_node_that_moves(move: Move, said: str) -> None:
+    """What is being prefilled for a decode node keeps it: only what waits for prefill moves."""
+    change = SplitChange("2P2D", "1P3D", (move,), generation=1, applied=False)
+    assert difference(change) == f"2P2D -> 1P3D\n  n: {said}"
 
 
 def test_lines_of_a_log_break_between_words() -> None:
