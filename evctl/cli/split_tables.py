@@ -12,7 +12,14 @@ from evctl.cli.moments import ago, iso, left
 from evctl.cli.output import table
 from evctl.core.planning import Forecast
 from evctl.core.split import Role
-from evctl.core.status import ClusterStatus, EventRecord, Move, SplitChange, SplitWrite
+from evctl.core.status import (
+    ClusterStatus,
+    EventRecord,
+    Move,
+    SplitChange,
+    SplitWrite,
+    length_of,
+)
 from evctl.core.transitions import Transition
 
 MOST_MOVES: Final = 4
@@ -174,7 +181,7 @@ def _history_row(one: Entry) -> tuple[str, ...]:
         moves += f" +{len(write.moves) - MOST_MOVES}"
     flips = [move.to_flip_s for move in change.moves] if change else []
     wholes = [move.whole_s for move in change.moves] if change else []
-    lasts = f" for {_span(write.for_s)}" if write.for_s is not None else ""
+    lasts = f" for {length_of(write.for_s)}" if write.for_s is not None else ""
     return (
         ago(one.event.time_s),
         str(write.generation),
