@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from evctl.cli.moments import ago
-from evctl.cli.output import seconds, table
+from evctl.cli.output import folded, seconds, table
 from evctl.core.planning import Candidate, Forecast, PlanDecision
 
 HEAD = ("SPLIT", "REQ/S", "TTFT", "E2E", "P95 WAIT", "GAIN", "SE", "VERDICT", "WHY")
@@ -40,11 +40,11 @@ def decision_text(decision: PlanDecision, width: int | None, *, now: bool = Fals
         when = ago(decision.time_s)
         head = f"decision {decision.number}, {when}, at {decision.current} in mode {decision.mode}"
         head += f": {what}"
-    parts = [head]
+    parts = [folded(head, width)]
     if decision.candidates:
         parts.append(candidates_table(decision.candidates, width))
     if decision.slices:
-        parts.append(_seen(decision))
+        parts.append(folded(_seen(decision), width))
     return "\n\n".join(parts)
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from evctl.cli.loglines import parse_line, shown
-from evctl.cli.output import Form, table
+from evctl.cli.output import Form, folded, table
 from evctl.cli.plan_table import candidates_table
 from evctl.cli.split_tables import difference
 from evctl.core.moves import Move
@@ -149,6 +149,11 @@ def test_what_becomes_of_the_work_of_a_node_that_moves(move: Move, said: str) ->
     """What is being prefilled for a decode node keeps it: only what waits for prefill moves."""
     change = SplitChange("2P2D", "1P3D", (move,), generation=1, applied=False)
     assert difference(change) == f"2P2D -> 1P3D\n  n: {said}"
+
+
+def test_sentences_go_on_below_themselves() -> None:
+    assert folded("one two three\n\nfour", 12) == "one two\n  three\n\nfour"
+    assert folded("one two three", None) == "one two three"
 
 
 def test_lines_of_a_log_break_between_words() -> None:
