@@ -123,7 +123,8 @@ class _Walk:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.value_of(item, (*path, i)) for i, item in enumerate(node.value)]
-        if not node.style and EXPONENT.fullmatch(node.value):
+        plain = isinstance(node, yaml.ScalarNode) and not node.style
+        if plain and EXPONENT.fullmatch(node.value):
             return float(node.value)
         return self.loader.construct_object(node, deep=True)
 
