@@ -22,6 +22,7 @@ from evctl.cli.split_tables import difference
 from evctl.core.moves import Move
 from evctl.core.planning import Candidate, Forecast
 from evctl.core.status import SplitChange
+from evctl.tui.views.planner import SAID
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import complete
 from tests.client.fake_admin import FakeAdmin
@@ -107,6 +108,17 @@ def test_topics_are_codes_by_number_and_then_terms(run: Run) -> None:
     codes = [name for name in names if name.startswith("EV-")]
     assert names[: len(codes)] == sorted(codes)
     assert names[len(codes) :] == sorted(names[len(codes) :])
+
+
+def test_topics_stand_in_columns(run: Run) -> None:
+    lines = run("explain").out.splitlines()
+    assert len({len(line) - len(re.sub(r"^\S+ +", "", line)) for line in lines}) == 1
+
+
+def test_every_verdict_is_explained(run: Run) -> None:
+    of_splits = {"current", "chosen", "passed", "unsure", "small", "worse", "guarded", "bounded"}
+    text = run("explain", "verdict").out
+    assert {word for word in SAID.keys() | of_splits if word not in text} == set()
 
 
 def test_the_last_column_goes_on_below_itself() -> None:
