@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Iterable
 from typing import Any, Final
@@ -23,6 +24,8 @@ from evctl.core.status import (
 from evctl.core.transitions import Transition
 
 MOST_MOVES: Final = 4
+LEAST_WHY: Final = 24
+"""Characters of a reason that stands in a column of its own."""
 STATUS_NAMES: Final = (
     "split", "target_split", "mode", "generation", "held_by", "hold_reason", "mode_after",
 )  # fmt: skip
@@ -129,8 +132,31 @@ def entries(events: Iterable[EventRecord]) -> list[Entry]:
 
 
 def history_table(found: list[Entry], width: int | None) -> str:
+    """A line each; where there is no room for that, nodes, BY and WHY stand below."""
     rows = [_history_row(one) for one in found]
-    return table(HISTORY_HEAD, rows, right=(1, 5, 6), width=width)
+    lines = table(HISTORY_HEAD[:-1], [row[:-1] for row in rows], right=(1, 5, 6)).splitlines()
+    if width is None or max(map(len, lines)) + len("  ") + LEAST_WHY <= width:
+        return table(HISTORY_HEAD, rows, right=(1, 5, 6), width=width)
+    shown = (0, 1, 2, 3, 5, 6, 7)
+    head, *lines = table(
+        [HISTORY_HEAD[i] for i in shown],
+        [[row[i] for i in shown] for row in rows],
+        right=(1, 4, 5),
+    ).splitlines()
+    indent = " " * head.index("SPLIT")
+    told = [head]
+    for row, line in zip(rows, lines, strict=True):
+        nodes, by, why = row[4], row[8], row[9]
+        below = (
+            (f"{nodes}; " if nodes != "-" else "")
+            + f"by {by}"
+            + (f": {why}" if why != "-" else "")
+        )
+        told.append(line)
+        told += textwrap.wrap(
+            below, max(width, 2 * len(indent)), initial_indent=indent, subsequent_indent=indent
+        )
+    return "\n".join(told)
 
 
 def history_values(found: list[Entry]) -> list[dict[str, Any]]:

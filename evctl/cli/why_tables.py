@@ -43,6 +43,7 @@ MODELS: Final = {
 WARMING: Final = "none yet: in warm-up it takes work of both phases, whatever its role"
 MOST_WRITES: Final = 5
 MOST_NAMES: Final = 20
+REQUESTS_HEAD: Final = ("REQUEST", "STAGE", "SINCE", "NEW", "LEFT", "WAIT", "PREFILL", "TTFT")
 UNDER_WAY: Final = ("waiting", "prefill", "handover", "decode")
 
 
@@ -150,11 +151,15 @@ def node_text(found: NodeWhy, width: int | None) -> str:
         lines.append(f"change   {flip}; {move.finished} finished, {move.requeued} requeued")
     if not found.requests:
         return "\n".join([*lines, "", "no request is there"])
-    head = ("REQUEST", "STAGE", "SINCE", "NEW", "LEFT", "WAIT", "PREFILL", "TTFT")
-    shown = table(head, [_request_row(one) for one in found.requests], right=range(2, 8))
+    rows = [_request_row(one) for one in found.requests]
+    shown = table(REQUESTS_HEAD, rows, right=range(2, 8))
+    told = "WAIT, PREFILL and TTFT: as predicted when it was sent there"
+    if width is not None and max(map(len, shown.splitlines())) > width:  # TTFT says as much
+        head, rows = REQUESTS_HEAD[:6] + REQUESTS_HEAD[7:], [row[:6] + row[7:] for row in rows]
+        shown = table(head, rows, right=range(2, 7))
+        told = told.replace(", PREFILL", "")
     rest = found.requests_total - len(found.requests)
-    del width
-    return "\n".join([*lines, "", shown, *([f"and {rest} more"] if rest else [])])
+    return "\n".join([*lines, "", shown, *([f"and {rest} more"] if rest else []), told])
 
 
 def _request_row(one: NodeRequest) -> tuple[str, ...]:

@@ -8,24 +8,28 @@ import inspect
 import io
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from evctl.cli.loglines import parse_line, shown
 from evctl.cli.output import Form, folded, table
 from evctl.cli.plan_table import candidates_table
-from evctl.cli.split_tables import difference
+from evctl.cli.split_tables import difference, entries, history_table
+from evctl.cli.why_tables import node_text
 from evctl.core.moves import Move
 from evctl.core.planning import Candidate, Forecast
-from evctl.core.status import SplitChange
+from evctl.core.status import EventRecord, SplitChange, SplitWrite
 from evctl.tui.views.planner import SAID
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import complete
 from tests.client.fake_admin import FakeAdmin
+from tests.client.fake_why import NODE
 from tests.conftest import ROOT
 
 
@@ -161,6 +165,39 @@ def test_what_becomes_of_the_work_of_a_node_that_moves(move: Move, said: str) ->
     """What is being prefilled for a decode node keeps it: only what waits for prefill moves."""
     change = SplitChange("2P2D", "1P3D", (move,), generation=1, applied=False)
     assert difference(change) == f"2P2D -> 1P3D\n  n: {said}"
+
+
+def test_a_history_fits_a_narrow_terminal() -> None:
+    """From the fake's events: a move with a reason, and a change of mode without one."""
+    moved = SplitWrite(
+        "hold", "2P1D", "1P2D", "ada@desk", "evening load, as on every day of this week", 8,
+        (Move("n2", "P", "D", 1, 2),),
+    )  # fmt: skip
+    advised = SplitWrite("advise", "1P2D", "1P2D", "bob@laptop", "", 9)
+    events = [
+        EventRecord(i, time.time(), "split", "", one.told(), write=one)
+        for i, one in enumerate((moved, advised))
+    ]
+    assert history_table(entries(events), 60).splitlines() == [
+        "WHEN     GEN  SPLIT         MODE    FLIP  WHOLE  OUTCOME",
+        "0 s ago    8  2P1D -> 1P2D  hold       -      -  -",
+        "              n2 P>D; by ada@desk: evening load, as on every",
+        "              day of this week",
+        "0 s ago    9  1P2D          advise     -      -  -",
+        "              by bob@laptop",
+    ]
+    assert "by ada@desk" not in history_table(entries(events), 120)
+    assert history_table(entries(events), None) == history_table(entries(events), 200)
+
+
+def test_requests_of_a_node_fit_a_narrow_terminal() -> None:
+    (one,) = NODE.requests
+    one = replace(one, request_id=f"cmpl-{24 * 'a'}")
+    there = replace(NODE, requests=(one,))
+    assert "WAIT  PREFILL     TTFT" in node_text(there, 120)
+    narrow = node_text(there, 76)
+    assert "WAIT     TTFT" in narrow
+    assert max(map(len, narrow.splitlines()[-4:])) <= 76
 
 
 def test_sentences_go_on_below_themselves() -> None:
