@@ -18,7 +18,7 @@ def tell(error: EvctlError, arguments: Sequence[str]) -> int:
     text = error.render()
     head, _, rest = text.partition("\n")
     sys.stdout.flush()
-    sys.stderr.write(f"{painted(head, 'red', sys.stderr)}\n{rest}\n")
+    _write(head, "red", rest)
     if wants_json(arguments):
         print(json.dumps({"error": error_object(error)}, ensure_ascii=False))
     return int(error.exit_code)
@@ -27,6 +27,18 @@ def tell(error: EvctlError, arguments: Sequence[str]) -> int:
 def tell_partial(code: str, next_step: str, what: str, why: str) -> None:
     """An error beside a result that is on stdout already: stderr only."""
     tell(EvctlError(what=what, why=why, next_step=next_step, code=code), ())
+
+
+def warn(code: str, next_step: str, what: str, why: str) -> None:
+    """What a result lacks, of a command that did what it was asked: it exits 0."""
+    error = EvctlError(what=what, why=why, next_step=next_step, code=code)
+    head, _, rest = error.render().partition("\n")
+    sys.stdout.flush()
+    _write(head.replace("error", "warning", 1), "yellow", rest)
+
+
+def _write(head: str, color: str, rest: str) -> None:
+    sys.stderr.write(f"{painted(head, color, sys.stderr)}\n{rest}\n")
 
 
 def error_object(error: EvctlError) -> dict[str, object]:

@@ -135,6 +135,19 @@ def _folded(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> l
     return folded
 
 
+def folded(text: str, width: int | None) -> str:
+    """Each line of it broken between words to fit into the terminal, and goes on indented."""
+    if width is None:
+        return text
+    lines = [
+        textwrap.wrap(
+            line, max(width, LEAST_COLUMN), subsequent_indent="  ", break_long_words=False
+        )
+        for line in text.splitlines()
+    ]
+    return "\n".join("\n".join(each) for each in lines)
+
+
 def seconds(value: float | None) -> str:
     """`-` for what is not known; never 0 for it."""
     if value is None:

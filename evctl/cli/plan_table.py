@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from evctl.cli.moments import ago
-from evctl.cli.output import seconds, table
+from evctl.cli.output import folded, seconds, table
 from evctl.core.planning import Candidate, Forecast, PlanDecision
 
 HEAD = ("SPLIT", "REQ/S", "TTFT", "E2E", "P95 WAIT", "GAIN", "SE", "VERDICT", "WHY")
 
 
 def candidates_table(candidates: Iterable[Candidate], width: int | None) -> str:
-    rows = [
-        (
-            one.split,
-            f"{one.forecast.throughput_rps:.2f}",
-            seconds(one.forecast.ttft_s),
-            seconds(one.forecast.e2e_s),
-            seconds(one.forecast.prefill_wait_p95_s),
-            "-" if one.verdict == "current" else _share(one.gain, one.measure),
-            "-" if one.verdict == "current" else f"{100 * one.error:.1f}%",
-            one.verdict,
-            one.why or "-",
-        )
-        for one in candidates
-    ]
-    return table(HEAD, rows, right=range(1, 7), width=width)
+    return table(HEAD, [_row(one) for one in candidates], right=range(1, 7), width=width)
+
+
+def _row(one: Candidate) -> tuple[str, ...]:
+    """`-` for what was not weighed, and for an error that too few slices leave open."""
+    weighed, bounded = one.verdict not in ("current", "bounded"), one.verdict == "bounded"
+    return (
+        one.split,
+        "-" if bounded else f"{one.forecast.throughput_rps:.2f}",
+        seconds(one.forecast.ttft_s),
+        seconds(one.forecast.e2e_s),
+        seconds(one.forecast.prefill_wait_p95_s),
+        _share(one.gain, one.measure) if weighed else "-",
+        f"{100 * one.error:.1f}%" if weighed and one.error else "-",
+        one.verdict,
+        one.why or "-",
+    )
 
 
 def decision_text(decision: PlanDecision, width: int | None, *, now: bool = False) -> str:
@@ -38,11 +40,11 @@ def decision_text(decision: PlanDecision, width: int | None, *, now: bool = Fals
         when = ago(decision.time_s)
         head = f"decision {decision.number}, {when}, at {decision.current} in mode {decision.mode}"
         head += f": {what}"
-    parts = [head]
+    parts = [folded(head, width)]
     if decision.candidates:
         parts.append(candidates_table(decision.candidates, width))
     if decision.slices:
-        parts.append(_seen(decision))
+        parts.append(folded(_seen(decision), width))
     return "\n\n".join(parts)
 
 

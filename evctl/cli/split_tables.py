@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Iterable
 from typing import Any, Final
@@ -11,10 +12,20 @@ import msgspec
 from evctl.cli.moments import ago, iso, left
 from evctl.cli.output import table
 from evctl.core.planning import Forecast
-from evctl.core.status import ClusterStatus, EventRecord, SplitChange, SplitWrite
+from evctl.core.split import Role
+from evctl.core.status import (
+    ClusterStatus,
+    EventRecord,
+    Move,
+    SplitChange,
+    SplitWrite,
+    length_of,
+)
 from evctl.core.transitions import Transition
 
 MOST_MOVES: Final = 4
+LEAST_WHY: Final = 24
+"""Characters of a reason that stands in a column of its own."""
 STATUS_NAMES: Final = (
     "split", "target_split", "mode", "generation", "held_by", "hold_reason", "mode_after",
 )  # fmt: skip
@@ -59,12 +70,20 @@ def difference(change: SplitChange) -> str:
         return f"{change.after}: no node moves"
     lines = [f"{change.before} -> {change.after}"]
     lines += [
-        f"  {move.node}: {move.before} -> {move.after}; "
-        f"{move.running} running {'finishes' if move.running == 1 else 'finish'} there, "
-        f"{move.queued} queued {'moves' if move.queued == 1 else 'move'}"
-        for move in change.moves
+        f"  {one.node}: {one.before} -> {one.after}; {_left_behind(one)}" for one in change.moves
     ]
     return "\n".join(lines)
+
+
+def _left_behind(move: Move) -> str:
+    """What becomes of the work there. A node that decoded keeps what is being prefilled for it."""
+    if move.before == Role.DECODE and move.queued:
+        ends = "finishes" if move.running + move.queued == 1 else "finish"
+        return f"{move.running} running and {move.queued} to come {ends} there"
+    running = f"{move.running} running {'finishes' if move.running == 1 else 'finish'} there"
+    if move.before == Role.DECODE:
+        return running
+    return f"{running}, {move.queued} queued {'moves' if move.queued == 1 else 'move'}"
 
 
 class Outlook(msgspec.Struct, frozen=True):
@@ -113,8 +132,31 @@ def entries(events: Iterable[EventRecord]) -> list[Entry]:
 
 
 def history_table(found: list[Entry], width: int | None) -> str:
+    """A line each; where there is no room for that, nodes, BY and WHY stand below."""
     rows = [_history_row(one) for one in found]
-    return table(HISTORY_HEAD, rows, right=(1, 5, 6), width=width)
+    lines = table(HISTORY_HEAD[:-1], [row[:-1] for row in rows], right=(1, 5, 6)).splitlines()
+    if width is None or max(map(len, lines)) + len("  ") + LEAST_WHY <= width:
+        return table(HISTORY_HEAD, rows, right=(1, 5, 6), width=width)
+    shown = (0, 1, 2, 3, 5, 6, 7)
+    head, *lines = table(
+        [HISTORY_HEAD[i] for i in shown],
+        [[row[i] for i in shown] for row in rows],
+        right=(1, 4, 5),
+    ).splitlines()
+    indent = " " * head.index("SPLIT")
+    told = [head]
+    for row, line in zip(rows, lines, strict=True):
+        nodes, by, why = row[4], row[8], row[9]
+        below = (
+            (f"{nodes}; " if nodes != "-" else "")
+            + f"by {by}"
+            + (f": {why}" if why != "-" else "")
+        )
+        told.append(line)
+        told += textwrap.wrap(
+            below, max(width, 2 * len(indent)), initial_indent=indent, subsequent_indent=indent
+        )
+    return "\n".join(told)
 
 
 def history_values(found: list[Entry]) -> list[dict[str, Any]]:
@@ -165,7 +207,7 @@ def _history_row(one: Entry) -> tuple[str, ...]:
         moves += f" +{len(write.moves) - MOST_MOVES}"
     flips = [move.to_flip_s for move in change.moves] if change else []
     wholes = [move.whole_s for move in change.moves] if change else []
-    lasts = f" for {_span(write.for_s)}" if write.for_s is not None else ""
+    lasts = f" for {length_of(write.for_s)}" if write.for_s is not None else ""
     return (
         ago(one.event.time_s),
         str(write.generation),

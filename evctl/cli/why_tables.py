@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from evctl.cli.moments import ago, left
-from evctl.cli.output import number_of, seconds, table
+from evctl.cli.output import folded, number_of, seconds, table
 from evctl.cli.plan_table import decision_text, forecast_text
 
 if TYPE_CHECKING:
@@ -34,8 +34,16 @@ PREFILL_TERMS: Final = {
     "fetch_blocks": "BLOCKS",
 }
 """Terms that have a name of their own; others are shown by theirs."""
+MODELS: Final = {
+    "fitted": "fitted to what it did",
+    "kept": "kept from an earlier life: no warm-up",
+    "prior": "none yet: it goes by rough times",
+}
+"""Of execution times, by where it comes from."""
+WARMING: Final = "none yet: in warm-up it takes work of both phases, whatever its role"
 MOST_WRITES: Final = 5
 MOST_NAMES: Final = 20
+REQUESTS_HEAD: Final = ("REQUEST", "STAGE", "SINCE", "NEW", "LEFT", "WAIT", "PREFILL", "TTFT")
 UNDER_WAY: Final = ("waiting", "prefill", "handover", "decode")
 
 
@@ -129,7 +137,7 @@ def node_text(found: NodeWhy, width: int | None) -> str:
     lines = [
         f"node {found.node}: {role}, {found.state}",
         f"role     {found.how}{when}",
-        f"model    {found.model}",
+        f"model    {WARMING if found.warming else MODELS.get(found.model, found.model)}",
         f"prefill  {seconds(found.running_s)} running, {seconds(found.queued_s)} queued",
         f"decode   {number_of(found.decodes, 'request')} there or to come",
     ]
@@ -143,11 +151,15 @@ def node_text(found: NodeWhy, width: int | None) -> str:
         lines.append(f"change   {flip}; {move.finished} finished, {move.requeued} requeued")
     if not found.requests:
         return "\n".join([*lines, "", "no request is there"])
-    head = ("REQUEST", "STAGE", "SINCE", "NEW", "LEFT", "WAIT", "PREFILL", "TTFT")
-    shown = table(head, [_request_row(one) for one in found.requests], right=range(2, 8))
+    rows = [_request_row(one) for one in found.requests]
+    shown = table(REQUESTS_HEAD, rows, right=range(2, 8))
+    told = "WAIT, PREFILL and TTFT: as predicted when it was sent there"
+    if width is not None and max(map(len, shown.splitlines())) > width:  # TTFT says as much
+        head, rows = REQUESTS_HEAD[:6] + REQUESTS_HEAD[7:], [row[:6] + row[7:] for row in rows]
+        shown = table(head, rows, right=range(2, 7))
+        told = told.replace(", PREFILL", "")
     rest = found.requests_total - len(found.requests)
-    del width
-    return "\n".join([*lines, "", shown, *([f"and {rest} more"] if rest else [])])
+    return "\n".join([*lines, "", shown, *([f"and {rest} more"] if rest else []), told])
 
 
 def _request_row(one: NodeRequest) -> tuple[str, ...]:
@@ -178,12 +190,13 @@ def split_text(found: SplitWhy, width: int | None) -> str:
     for decision in found.decisions:
         text = decision_text(decision, width)
         if (outcome := outcomes.get(decision.number)) is not None:
-            text += "\n" + _came_of_it(outcome)
+            text += "\n" + folded(_came_of_it(outcome), width)
         parts.append(text)
     if not found.decisions:
         parts.append("the planner has decided nothing yet; evctl plan says what it would do")
     if found.writes:
-        parts.append("\n".join(_write_line(one) for one in found.writes[-MOST_WRITES:]))
+        writes = "\n".join(_write_line(one) for one in found.writes[-MOST_WRITES:])
+        parts.append(folded(writes, width))
     return "\n\n".join(parts)
 
 

@@ -210,7 +210,7 @@ class Overrides:
             what="the split was not changed",
             why=f"{self._last_by or 'somebody'} changed it meanwhile: it is at generation "
             f"{present}, you saw {generation}",
-            next_step="look again, then repeat with the present generation: evctl split get",
+            next_step="see what it is now, then decide again: evctl split get",
             code="EV-1351",
         )
 

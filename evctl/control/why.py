@@ -110,6 +110,7 @@ class WhyBoard:
             decodes=len(self._state.decodes_of(node)),
             requests=tuple(self._request_there(record) for record in records[:MOST_REQUESTS]),
             requests_total=len(records),
+            warming=node.warming,
         )
 
     def split(self, number: int | None = None, last: int = 3) -> SplitWhy:

@@ -55,6 +55,11 @@ class Split(msgspec.Struct, frozen=True, order=True):
         return f"{self.prefill_nodes}P{self.decode_nodes}D"
 
 
+def example(nodes: int) -> str:
+    """A split that so many nodes can have, 4P5D where that says nothing."""
+    return f"{nodes - nodes // 2}P{nodes // 2}D" if nodes > 1 else "4P5D"
+
+
 def parse_split(text: str) -> Split:
     """Parse `4P5D` in any order and case, up to six digits each.
 

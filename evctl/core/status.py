@@ -55,6 +55,14 @@ class QueueStatus(msgspec.Struct, frozen=True):
     wait_p95_s: float | None
 
 
+def length_of(seconds: float) -> str:
+    """Of a span that a person gave in whole units: 40 s, 90 s, 30 min, 8 h."""
+    for size_s, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
 class SplitWrite(msgspec.Struct, frozen=True):
     """An accepted write to split and mode: by whom, why. before, after: the splits aimed at,
     equal when no node moves. generation: the cluster's after it. forced: within the cooldown.
@@ -77,7 +85,7 @@ class SplitWrite(msgspec.Struct, frozen=True):
         split = f"{self.before} -> {self.after}" if self.moves else f"stays {self.after}"
         why = f": {self.reason}" if self.reason else ""
         forced = ", forced within the cooldown" if self.forced else ""
-        lasts = f" for {self.for_s:.0f} s" if self.for_s is not None else ""
+        lasts = f" for {length_of(self.for_s)}" if self.for_s is not None else ""
         told = f"({self.mode}{lasts}, generation {self.generation}{forced})"
         return f"split {split} by {self.by}{why} {told}"
 

@@ -78,7 +78,8 @@ class NodeWhy(msgspec.Struct, frozen=True):
     to its role, in words; last: the write that gave it, None where the configuration did. move:
     the part of the node in a change that is under way. model: where its execution-time model comes
     from. running_s, queued_s: predicted seconds of the prefills that run and that wait there.
-    requests: the first of those there, in the order that they came."""
+    requests: the first of those there, in the order that they came. warming: it takes work of both
+    phases until it has a model."""
 
     node: str
     state: str
@@ -93,6 +94,7 @@ class NodeWhy(msgspec.Struct, frozen=True):
     decodes: int
     requests: tuple[NodeRequest, ...]
     requests_total: int
+    warming: bool = False
 
 
 class PlanOutcome(msgspec.Struct, frozen=True):

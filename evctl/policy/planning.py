@@ -173,8 +173,8 @@ def _obstacle(
     if thin > len(window) // THIN_SHARE:
         least = planner.config.least_requests
         return "blind", f"{thin} of {len(window)} slices have fewer than {least} requests"
-    if len(window) - thin < min(LEAST_SLICES, planner.config.slices):
-        return "blind", f"{len(window)} slices are too few"
+    if (full := len(window) - thin) < (least := min(LEAST_SLICES, planner.config.slices)):
+        return "blind", f"{full} of the {least} slices that it takes have passed"
     return "", ""
 
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from evctl.core.errors import EvctlError
-from evctl.core.split import Split, parse_split
+from evctl.core.split import Split, example, parse_split
 from evctl.core.status import ClusterStatus, SplitChange
 from evctl.tui.actions import why_no_change
 from evctl.tui.model import Model
@@ -125,7 +125,7 @@ def obstacle(draft: Draft, model: Model, now_s: float, protected: bool) -> str:
     status = model.status
     assert status is not None  # why_no_change says so
     if not draft.split:
-        return draft.wrong or "type a split such as 1P2D, or +1P"
+        return draft.wrong or f"type a split such as {example(len(status.nodes))}, or +1P"
     if draft.failure is not None:
         return draft.failure.why
     if draft.plan is None:

@@ -148,6 +148,11 @@ def test_conflict_is_7_and_names_the_other_actor(run: Run, fake: FakeAdmin) -> N
     assert "bob" in ran.err
 
 
+def test_an_example_of_a_split_is_one_that_the_cluster_can_have(run: Run, fake: FakeAdmin) -> None:
+    for wrong in ("9", "3P0D"):
+        assert "next: write it as 2P1D, for 3 nodes\n" in run("split", "set", wrong).err
+
+
 def test_cooldown_is_8(run: Run, fake: FakeAdmin) -> None:
     fake.refuse = 409, body(**{**CONFLICT, "code": "EV-1352", "exit_code": 8})
     assert run("split", "set", "1P2D", "-y").code == 8

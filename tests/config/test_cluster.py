@@ -77,6 +77,16 @@ def test_l2_is_twice_l1_unless_said_otherwise(tmp_path: Path, keys: str, blocks:
     assert load_cluster(written(tmp_path, GOOD + keys)).config.l2_blocks == blocks
 
 
+@pytest.mark.parametrize("written_as", ["1e-6", "1E-06", "1.e-6", "0.000001", ".1e-5"])
+def test_a_number_with_an_exponent_is_one(tmp_path: Path, written_as: str) -> None:
+    text = GOOD + f"pace:\n  pair_s: {written_as}\n"
+    pace = load_cluster(written(tmp_path, text)).config.pace
+    assert pace is not None
+    assert pace.pair_s == 1e-6
+    with pytest.raises(InvalidConfigError):
+        load_cluster(written(tmp_path, text.replace(written_as, f'"{written_as}"')))
+
+
 def test_silence_is_by_kind_of_branch(tmp_path: Path) -> None:
     text = GOOD + "suspect_after_s:\n  sub-agent: 60\n  fork: 0.5\nfetch_ahead: false\n"
     config = load_cluster(written(tmp_path, text)).config

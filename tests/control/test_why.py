@@ -152,6 +152,10 @@ async def test_a_node_tells_how_it_came_to_its_role(bureau: Bureau) -> None:
     found = await bureau.ask(lambda: bureau.client.why.node("n1"))
     assert (found.role, found.last) == ("P", None)
     assert "by the configuration" in found.how
+    assert not found.warming
+    bureau.plane.state.nodes["n1"].warming = True
+    assert (await bureau.ask(lambda: bureau.client.why.node("n1"))).warming
+    bureau.plane.state.nodes["n1"].warming = False
     bureau.arrive("r1")
     bureau.fact("n1", PrefillStarted("r1", 0, 40))
     bureau.plane.overrides.set_split("2P1D", by="ann")

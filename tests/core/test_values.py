@@ -14,6 +14,7 @@ from evctl.core.ids import MAX_ID_CHARS, check_id
 from evctl.core.kv import FLOAT_BYTES, KvLayout
 from evctl.core.sampling import SamplingParams
 from evctl.core.split import Phase, Role, Split, parse_split
+from evctl.core.status import length_of
 from evctl.core.workload import Workload, attention_pairs
 
 counts = st.integers(1, 999_999)
@@ -53,6 +54,14 @@ def test_each_phase_keeps_a_node(text: str) -> None:
         parse_split(text)
     assert (caught.value.code, caught.value.exit_code) == ("EV-1101", ExitCode.REFUSED)
     assert text in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(2.999, "3 s"), (90.0, "90 s"), (1799.99, "30 min"), (5400.0, "90 min"), (28_800.0, "8 h")],
+)
+def test_a_span_is_told_in_the_unit_that_it_was_given_in(seconds: float, said: str) -> None:
+    assert length_of(seconds) == said
 
 
 def test_a_role_routes_its_phase() -> None:

@@ -189,6 +189,17 @@ def test_the_modal_shows_diff_reach_and_command() -> None:
     assert "same as  evctl split set 1P2D" in said
 
 
+def test_what_is_on_its_way_to_a_decode_node_stays_with_it() -> None:
+    status = cluster(node("n1"), node("d1", "D"), node("d2", "D"))
+    draft = asked(typed(Draft(stage=Stage.REVIEW), "2P1D", status), status)
+    said = change_text(
+        answered(draft, change_of(status, "2P1D", 41, plan=True)), scene_of(model_of(status)), 78
+    ).plain
+    assert "■ P   2 running, 3 to come" in said
+    assert "1 node changes role: 2 running requests and 3 to come finish in place" in said
+    assert "queued" not in said
+
+
 def test_many_moves_are_cut() -> None:
     status = cluster(*(node(f"n{i}") for i in range(20)), node("d", "D"))
     draft = asked(typed(Draft(stage=Stage.REVIEW), "1P20D", status), status)

@@ -93,7 +93,9 @@ async def test_five_lines_when_nothing_fits_and_back() -> None:
 @sizes
 async def test_a_split_is_typed_planned_reviewed_and_sent(size: tuple[int, int]) -> None:
     async with staged(size=size) as stage:
-        await stage.press("s", *"1P2D")
+        await stage.press("s")
+        await stage.sees("type a split such as 2P1D, or +1P")
+        await stage.press(*"1P2D")
         await stage.sees("1 node changes role", "evctl split set 1P2D")
         assert stage.source.calls == [("1P2D", True, False, 41)]
         await stage.press("enter")

@@ -164,7 +164,7 @@ def test_a_gain_over_another_split_names_it() -> None:
         (LEARNING, "not known yet, learning iteration times: 0 of 2 nodes"),
         (
             replace(BRAIN, decision=replace(MOVE, candidates=(), why="no requests")),
-            "not known, the last decision weighed nothing: no re",
+            "not known, the last decision weighed nothing: no\n  requests\n",
         ),
         (replace(BRAIN, decision=MOVE), "not known, the last decision leaves it out"),
         (

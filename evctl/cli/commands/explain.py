@@ -40,9 +40,10 @@ def explain(
         if form in (Form.JSON, Form.YAML):
             print_document(form, "Topics", {"topics": known})
         else:
+            width = max(map(len, known))
             print(
                 "\n".join(
-                    f"{name}" if form is Form.NAME else f"{name:<12} {title}".rstrip()
+                    f"{name}" if form is Form.NAME else f"{name:<{width}} {title}".rstrip()
                     for name, title in known.items()
                 )
             )

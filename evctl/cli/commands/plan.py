@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from evctl.cli.failures import tell_partial
+from evctl.cli.failures import warn
 from evctl.cli.output import DocumentOption, Form, chosen, print_document, terminal_width
 from evctl.cli.plan_table import decision_text
 from evctl.cli.target import ClusterArgument, ClusterOption, find_target
@@ -44,6 +44,6 @@ def plan(
         values = {"cluster": target.name, **msgspec.to_builtins(decision)}
         print_document(form, "PlanDecision", values)
     if decision.verdict == "blind":
-        tell_partial("EV-1364", LATER, "no split can be forecast now", decision.why)
+        warn("EV-1364", LATER, "no split can be forecast now", decision.why)
     would_move = decision.verdict in ("move", "advise", "revert")
     return ExitCode.CHANGES_PENDING if exit_code and would_move else ExitCode.DONE

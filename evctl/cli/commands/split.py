@@ -43,8 +43,15 @@ from evctl.cli.target import (
     find_target,
     who,
 )
-from evctl.core.errors import ConflictError, EvctlError, ExitCode, RefusedError, UnreachableError
-from evctl.core.split import Split, parse_split
+from evctl.core.errors import (
+    ConflictError,
+    EvctlError,
+    ExitCode,
+    RefusedError,
+    UnreachableError,
+    UsageError,
+)
+from evctl.core.split import Split, example, parse_split
 from evctl.core.status import ClusterStatus, EventRecord, SplitChange
 
 if TYPE_CHECKING:
@@ -154,7 +161,11 @@ def resolved(text: str, now: ClusterStatus) -> Split:
     """
     match = RELATIVE.fullmatch(text.strip())
     if match is None:
-        return parse_split(text)
+        try:
+            return parse_split(text)
+        except (UsageError, RefusedError) as error:
+            error.next_step = f"write it as {example(len(now.nodes))}, for {len(now.nodes)} nodes"
+            raise
     at = parse_split(now.target_split)
     step = int(match[2]) * (1 if match[1] == "+" else -1) * (1 if match[3] in "pP" else -1)
     prefill, decode = at.prefill_nodes + step, at.decode_nodes - step

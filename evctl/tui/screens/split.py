@@ -16,6 +16,7 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Input, Static
 
+from evctl.core.split import example
 from evctl.core.status import SplitChange
 from evctl.tui.change import (
     Draft,
@@ -82,7 +83,7 @@ class SplitScreen(ModalScreen[SplitChange]):
         with Vertical(classes="box"):
             with Horizontal(classes="field"):
                 yield Static("split", classes="name")
-                yield Input(id="wanted", max_length=20, placeholder="1P2D, or +1P")
+                yield Input(id="wanted", max_length=20, placeholder=self._example())
             yield Said()
             with Horizontal(classes="field", id="confirm"):
                 yield Static("cluster name", classes="name")
@@ -90,6 +91,10 @@ class SplitScreen(ModalScreen[SplitChange]):
             with Horizontal(classes="buttons"):
                 yield Choice("Cancel", id="cancel")
                 yield Choice("Apply (y)", id="apply")
+
+    def _example(self) -> str:
+        status = self._scene().live.status
+        return f"{example(0 if status is None else len(status.nodes))}, or +1P"
 
     def on_mount(self) -> None:
         self._to_stage(Stage.EDIT)

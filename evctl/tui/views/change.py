@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from evctl.core.split import Role
 from evctl.core.status import Move, SplitChange
 from evctl.tui.change import COOLDOWN_HINT, Draft, Failure, Stage, cli_line, obstacle
 from evctl.tui.look import Look
@@ -116,10 +117,20 @@ def _diff(plan: SplitChange, look: Look, width: int) -> list[Text]:
         f"{number_of(len(plan.moves), 'node')} changes role: " if len(plan.moves) == 1 else ""
     ) or f"{len(plan.moves)} nodes change role: "
     ends = "finishes" if running == 1 else "finish"
-    said += f"{number_of(running, 'running request')} {ends} in place, "
-    said += f"{queued} queued {'moves' if queued == 1 else 'move'}"
+    if plan.moves[0].before == Role.DECODE:
+        coming = f" and {queued} to come" if queued else ""
+        ends = "finishes" if running + queued == 1 else "finish"
+        said += f"{number_of(running, 'running request')}{coming} {ends} in place"
+    else:
+        said += f"{number_of(running, 'running request')} {ends} in place, "
+        said += f"{queued} queued {'moves' if queued == 1 else 'move'}"
     rows.append(Text(cut(said, width, look), look.colours.text))
     return rows
+
+
+def _queued(move: Move) -> str:
+    """A node that decoded keeps what is being prefilled for it; what waited for prefill moves."""
+    return "to come" if move.before == Role.DECODE else "queued"
 
 
 def _move(move: Move, look: Look) -> Text:
@@ -129,5 +140,5 @@ def _move(move: Move, look: Look) -> Text:
         (f"{before} {move.before}", before_style),
         (f" {look.glyphs.arrow} ", look.colours.faint),
         (f"{after} {move.after}", after_style),
-        (f"   {move.running} running, {move.queued} queued", look.colours.faint),
+        (f"   {move.running} running, {move.queued} {_queued(move)}", look.colours.faint),
     )

@@ -9,8 +9,8 @@ from evctl.core.status import ClusterStatus
 from evctl.tui.look import Look
 from evctl.tui.views.candidates import error, gain, throughput
 from evctl.tui.views.figures import age, seconds
-from evctl.tui.views.planner import learning_words, since
-from evctl.tui.views.scene import Scene, cut, safe, shortened
+from evctl.tui.views.planner import learning_words, since, wrapped
+from evctl.tui.views.scene import Scene, safe, shortened
 
 TITLE = "forecast"
 
@@ -26,7 +26,7 @@ def forecast_rows(split: str, scene: Scene, width: int) -> list[Text]:
     known = {} if decision is None else _by_split(decision)
     if brain is None or decision is None or split not in known:
         said = f"{TITLE} of {split}: {_unknown(status, split)}"
-        return [Text(cut(safe(said, look), width, look), look.colours.faint)]
+        return wrapped(Text(safe(said, look), look.colours.faint), width, 2, look)
     both = dict.fromkeys((status.target_split, split))
     rows = [_row(each, known.get(each), decision, status.target_split, look) for each in both]
     title = Text(f"{TITLE}  ", look.colours.faint)

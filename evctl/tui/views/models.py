@@ -28,6 +28,8 @@ SOURCES: Final = {
 }
 CELLS: Final = 17
 INDENT: Final = 4
+MOST_ERROR: Final = 9.995
+"""Of a term's value: more has no room in its cell."""
 
 
 def model_rows(brain: BrainStatus, look: Look, width: int) -> list[Text]:
@@ -76,7 +78,7 @@ def _columns(cells: list[Text], width: int) -> list[Text]:
     for first in range(0, len(cells), each):
         row = Text(" " * INDENT)
         for cell in cells[first : first + each]:
-            cell.append(" " * (CELLS - len(cell)))
+            cell.append(" " * max(1, CELLS - len(cell)))
             row.append_text(cell)
         row.rstrip()
         rows.append(row)
@@ -90,7 +92,8 @@ def _term(term: TermStatus, unidentified: bool, look: Look) -> Text:
         return text.append("?", look.colours.warn)
     text.append(short(term.value_s), look.colours.strong)
     if term.error is not None:
-        text.append(f" {look.glyphs.plus_minus}{percent(term.error)}", look.colours.text)
+        off = percent(term.error) if term.error < MOST_ERROR else ">9x"
+        text.append(f" {look.glyphs.plus_minus}{off}", look.colours.text)
     return text
 
 

@@ -51,9 +51,10 @@ def planner_panel(scene: Scene, width: int, height: int) -> Text:
     room = height - len(rows)
     if brain.decision is not None and brain.decision.candidates and room:
         rows += _weighed(brain, brain.decision, look, width, room)
-    if any(model.terms for model in brain.models):
-        rows.append(summary(brain, look))
-    rows = [*rows, *prediction_line(status.predictions, look)][:height]
+    last = [summary(brain, look)] if any(model.terms for model in brain.models) else []
+    last += prediction_line(status.predictions, look)
+    most = 2 if len(rows) + 2 * len(last) <= height else 1
+    rows = [*rows, *(row for one in last for row in wrapped(one, width, most, look))][:height]
     return lines(*(shortened(row, width, look) for row in rows))
 
 

@@ -213,6 +213,13 @@ def test_thin_slices_are_an_alarm_and_no_decision() -> None:
     assert all(one.thin for one in decision.slices)
 
 
+def test_before_a_few_slices_have_passed_it_says_how_many_it_takes() -> None:
+    cluster = Flow()
+    cluster.go(2.4)
+    plan = plan_now(cluster.state, cluster.now_s)
+    assert (plan.verdict, plan.why) == ("blind", "1 of the 3 slices that it takes have passed")
+
+
 def test_idle_is_no_alarm() -> None:
     cluster = Flow()
     decisions = cluster.idle(31.0)
