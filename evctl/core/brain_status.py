@@ -18,8 +18,9 @@ class TermStatus(msgspec.Struct, frozen=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
-    """The execution-time model of one node. source: "fitted", "kept" (of an earlier life) or
-    "prior" (none yet: then there are no terms). unidentified: terms that the data cannot tell.
+    """The execution-time model of one node. source: "fitted", "kept" (of an earlier life),
+    "borrowed" (a phase of it, from a node like it) or "prior" (none yet: then there are no terms).
+    unidentified: terms that the data cannot tell.
     windows: those fitted, prefill and decode. residual: median relative error over them, None
     without any."""
 

@@ -81,7 +81,8 @@ class PlanDecision(msgspec.Struct, frozen=True):
 
     mode: auto, hold or advise when it was made. current: the split that routing aimed at.
     chosen: the best candidate that passed the test, "" for none. model: node -> where its
-    coefficients come from ("fitted", "kept" from an earlier life, "prior"). why: in words.
+    coefficients come from ("fitted", "kept" from an earlier life, "borrowed" of a node like it,
+    "prior"). why: in words.
     """
 
     number: int

@@ -24,6 +24,7 @@ MEANING: Final = {
 SOURCES: Final = {
     "fitted": "fitted",
     "kept": "kept from an earlier life",
+    "borrowed": "borrowed from nodes alike",
     "prior": "none yet: the node is learning",
 }
 CELLS: Final = 17
