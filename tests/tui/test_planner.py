@@ -84,6 +84,7 @@ def test_who_decides_what_was_decided_on_what_and_when_next() -> None:
         ("cooldown", "waits out the cooldown: because"),
         ("settling", "waits for a change: because"),
         ("revert", "takes its move back: because"),
+        ("failed", "could not decide: because"),
         ("novel", "novel: because"),
     ],
 )

@@ -26,6 +26,7 @@ SAID: Final = {
     "cooldown": "waits out the cooldown",
     "settling": "waits for a change",
     "revert": "takes its move back",
+    "failed": "could not decide",
 }
 """What the planner does, by the verdict of its decision."""
 NOT_TOLD = "this control plane does not tell"
@@ -146,6 +147,7 @@ def verdict_line(brain: BrainStatus, scene: Scene) -> Text:
         "stay": look.colours.ok,
         "blind": look.colours.warn,
         "revert": look.colours.warn,
+        "failed": look.colours.fail,
     }.get(decision.verdict, look.colours.text)
     return Text.assemble(
         (f"{age(since(decision.time_s, brain, scene))} ago: ", look.colours.faint),
