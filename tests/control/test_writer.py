@@ -30,7 +30,7 @@ class Desk:
         self.writer = Writer(self.state, lambda: self.now_s, self.journal, self.done.append)
         self.writer.on_problem = self.problems.append
         self.writer._schedule = (  # type: ignore[method-assign]
-            lambda next_tick_s, _: self.wished_s.append(next_tick_s)
+            lambda next_tick_s, now_s: self.wished_s.append(next_tick_s)
         )
         for name in self.state.nodes:
             self.feed(NodeJoined(name, "b", 64, 16, 8, 4096))
