@@ -112,7 +112,7 @@ class Calibration:
             errors=_errors(model) if model else {},
             unidentified=model.unidentified if model else (),
             windows=model.windows if model else (0, 0),
-            residual=model.residual if model else None,
+            residual=model.residual if model and any(model.windows) else None,
             borrowed={_name(phase): lender for phase, lender in node.lenders.items()}
             if node
             else {},

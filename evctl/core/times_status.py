@@ -26,8 +26,9 @@ class NodeTimes(msgspec.Struct, frozen=True):
 
     coefficients: seconds a unit by term (c0 .. d3); errors: their standard errors, null where the
     data cannot tell (`unidentified` names the term). windows: fitted ones, prefill and decode.
-    residual: median error over them. off: predicted over measured busy time of the last window,
-    minus 1. tokens_per_iteration: m; restored_share: of cached tokens, those from host memory.
+    residual: median error over them, null without any. off: predicted over measured busy time of
+    the last window, minus 1. tokens_per_iteration: m; restored_share: of cached tokens, those from
+    host memory.
     """
 
     node: str

@@ -295,6 +295,26 @@ async def test_a_drift_is_told_and_learned_anew(tmp_path: Path) -> None:
         await stage.close()
 
 
+async def test_the_models_are_told_once_by_term_with_errors(tmp_path: Path) -> None:
+    stage = Life(tmp_path)
+    plane = stage.plane
+    try:
+        plane.writer.feed(CoefficientsFitted("n1", MODEL, "fitted"))
+        status = plane.status()
+        known = next(one for one in status.times if one.node == "n1")
+        assert known.coefficients["c1"] == MODEL.c1_s
+        assert (known.errors["c0"], known.errors["c3"]) == (1e-4, None)
+        assert (known.unidentified, known.windows, known.residual) == (("c3",), (24, 23), 0.04)
+        assert msgspec.json.encode(status).count(b'"windows":[24,23]') == 1
+        assert b"null" not in msgspec.json.encode(known.coefficients)
+        plane.writer.feed(
+            CoefficientsFitted("n1", msgspec.structs.replace(MODEL, windows=(0, 0)), "fitted")
+        )
+        assert times(plane, "n1").residual is None
+    finally:
+        await stage.close()
+
+
 async def test_another_engine_under_the_same_name_is_learned_anew(tmp_path: Path) -> None:
     """An upgrade: what the old one took stays in force, and is fitted again from the node's own
     work, one phase of it if that is all there is."""

@@ -45,15 +45,15 @@ def planner_panel(scene: Scene, width: int, height: int) -> Text:
     brain = status.brain
     if brain is None:
         return Text(NOT_TOLD, look.colours.faint)
-    verdict = wrapped(verdict_line(brain, scene), width, 1 if height < ROOMY else 2, look)
+    verdict = wrapped(verdict_line(status, brain, scene), width, 1 if height < ROOMY else 2, look)
     rows = [head_line(status, brain, scene, width), *verdict]
     rows += change_lines(scene, 1 if height < LEAST_TABLE + 3 else 2)
     rows = verdict[:1] if height < 2 else rows[:height]
     room = height - len(rows)
     if brain.decision is not None and brain.decision.candidates and room:
         rows += _weighed(brain, brain.decision, look, width, room)
-    if any(model.terms for model in brain.models):
-        rows.append(summary(brain, look))
+    if any(model.coefficients for model in status.times):
+        rows.append(summary(status.times, look))
     rows = [*rows, *prediction_line(status.predictions, look)][:height]
     return lines(*(shortened(row, width, look) for row in rows))
 
@@ -135,11 +135,11 @@ def _holder(status: ClusterStatus, scene: Scene) -> Text:
     return text
 
 
-def verdict_line(brain: BrainStatus, scene: Scene) -> Text:
+def verdict_line(status: ClusterStatus, brain: BrainStatus, scene: Scene) -> Text:
     """The last decision in words; before the first, how far it is from one."""
     look, decision = scene.value_look, brain.decision
     if decision is None:
-        return Text(learning_words(brain), look.colours.text)
+        return Text(learning_words(status, brain), look.colours.text)
     said = SAID.get(decision.verdict, safe(decision.verdict, look))
     style = {
         "move": look.colours.switching,
@@ -156,8 +156,8 @@ def verdict_line(brain: BrainStatus, scene: Scene) -> Text:
     )
 
 
-def learning_words(brain: BrainStatus) -> str:
-    known, nodes = sum(model.source != "prior" for model in brain.models), len(brain.models)
+def learning_words(status: ClusterStatus, brain: BrainStatus) -> str:
+    known, nodes = sum(model.source != "prior" for model in status.times), len(status.times)
     if known < nodes:
         return f"learning iteration times: {known} of {nodes} nodes"
     return f"no decision yet: {brain.slices_seen} of {brain.slices} slices seen"
