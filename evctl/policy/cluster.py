@@ -42,7 +42,8 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     generation and mode, and until when that is held (held_until_s, on the reducer's clock) before
     it is mode_after. transitions: number of the last change of the split.
     prior_token_s, prior_fetch: times before anything was measured.
-    duplicate_block_s: what a block costs that must go for a fetched copy (lambda of Eq. 7).
+    duplicate_block_s: what a block costs that must go for a fetched copy (lambda of Eq. 7; neither
+    the paper nor the design gives it a value, and 0 is Eq. 7 without that term).
     fetch_ahead: fetch for waiting branches before they wake (plus; off in paper mode), at least
     fetch_ahead_lead_s before, at most fetch_ahead_blocks at a time over the cluster.
     warm_up_s: how long a node without coefficients works for both phases, in turns, from its first
