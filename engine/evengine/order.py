@@ -1,8 +1,9 @@
 """Which prompt is computed first: the first to come, or the one with the least left to compute.
 
 Shortest first, an order is by rank: seconds of work left, plus `ageing` times the second of
-arrival. So a prompt is overtaken only by those that come within work / ageing seconds after it.
-The router predicts waits by the same rule (evctl/policy/order.py).
+arrival at the control plane, which a request keeps that another node gave back. So a prompt is
+overtaken only by those that come within work / ageing seconds after it. The router predicts waits
+by the same rule (evctl/policy/order.py).
 """
 
 from __future__ import annotations

@@ -51,11 +51,12 @@ class Sequence:
     """Tokens, KV slots and progress of one request.
 
     tokens: prompt, then output. slots cover blocks of positions 0 .. ; `computed` leading
-    tokens have KV, `published` leading blocks are cached under `keys`.
+    tokens have KV, `published` leading blocks are cached under `keys`. received_s: when it came
+    here; arrived_s: when it came to the control plane, on this clock.
     """
 
     def __init__(
-        self, start: StartRequest, kv_secret: bytes, block_tokens: int, arrived_s: float
+        self, start: StartRequest, kv_secret: bytes, block_tokens: int, received_s: float
     ) -> None:
         self.start = start
         self.tokens: list[int] = list(start.prompt)
@@ -68,8 +69,8 @@ class Sequence:
         self.cached_tokens = 0
         self.sent = 0
         self.stage = Stage.WAITING
-        self.arrived_s = arrived_s
-        self.deadline_s = arrived_s + start.deadline_s
+        self.arrived_s = received_s - start.waited_s
+        self.deadline_s = received_s + start.deadline_s
         self.stop_text: StopText | None = None
         self.decode_node = start.decode_node
         self.begun = False

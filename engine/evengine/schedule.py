@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
@@ -80,6 +81,10 @@ def check_request(
         )
     if not start.deadline_s > 0:
         _refuse(start, "EV-2309", f"a deadline of {start.deadline_s} s", "send a positive one")
+    if not 0 <= start.waited_s < math.inf:
+        _refuse(
+            start, "EV-2309", f"it waited {start.waited_s} s", "send the seconds since it came"
+        )
     if waiting >= max_waiting:
         _refuse(start, "EV-2307", f"{waiting} requests are queued here", "try again later")
 

@@ -61,8 +61,10 @@ def status_values(now: ClusterStatus) -> dict[str, Any]:
 def until(planned: SplitChange) -> str:
     """When a change that is refused now would be taken."""
     assert planned.refused_until_s is not None
+    if planned.settling:
+        return f"{planned.cooldown_s:.0f} s after the change that is under way has settled"
     when = time.strftime("%H:%M:%S", time.localtime(planned.refused_until_s))
-    return f"{when} (cooldown: {planned.cooldown_s:.0f} s after the last move)"
+    return f"{when} (cooldown: {planned.cooldown_s:.0f} s after the last change has settled)"
 
 
 def difference(change: SplitChange) -> str:

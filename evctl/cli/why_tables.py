@@ -29,6 +29,7 @@ PREFILL_TERMS: Final = {
     "fetch_s": "FETCH",
     "exposed_s": "EXPOSED",
     "displaced_s": "MAKE ROOM",
+    "interfering_s": "DISTURBS",
     "cached_tokens": "CACHED",
     "uncached_tokens": "NEW",
     "fetch_blocks": "BLOCKS",
@@ -37,10 +38,13 @@ PREFILL_TERMS: Final = {
 MODELS: Final = {
     "fitted": "fitted to what it did",
     "kept": "kept from an earlier life: no warm-up",
+    "borrowed": "a phase borrowed of a node like it",
     "prior": "none yet: it goes by rough times",
 }
 """Of execution times, by where it comes from."""
 WARMING: Final = "none yet: in warm-up it takes work of both phases, whatever its role"
+APPEND: Final = " append"
+"""Behind a decode node's name, among those that could prefill."""
 MOST_WRITES: Final = 5
 MOST_NAMES: Final = 20
 REQUESTS_HEAD: Final = ("REQUEST", "STAGE", "SINCE", "NEW", "LEFT", "WAIT", "PREFILL", "TTFT")
@@ -67,14 +71,29 @@ def request_text(found: RequestWhy, width: int | None) -> str:
 def _decision_text(one: RoutingDecision, width: int | None) -> str:
     why = one.why or "sent (the terms of so long ago are no longer kept)"
     head = f"+{seconds(one.after_s)} {why}: prefill on {one.prefill_node}, "
+    if one.appended:
+        head = f"+{seconds(one.after_s)} {why}: appended behind its prefix on {one.prefill_node}, "
     parts = [head + f"decode on {one.decode_node}"]
+    prefill_on = one.prefill_node + (APPEND if one.appended else "")
     for name, terms, node in (
-        ("PREFILL", one.prefill, one.prefill_node),
+        ("PREFILL", _with_append(one), prefill_on),
         ("DECODE", one.decode, one.decode_node),
     ):
         if terms:
             parts.append(_terms_table(name, terms, node, width))
     return "\n".join(parts)
+
+
+def _with_append(one: RoutingDecision) -> dict[str, Mapping[str, float]]:
+    """Nodes that would append beside those that would prefill, for their totals compare. Only the
+    former disturb what they decode: without one, that column says nothing."""
+    if one.append:
+        append = {f"{node}{APPEND}": row for node, row in one.append.items()}
+        return {**one.prefill, **append}
+    return {
+        node: {key: value for key, value in row.items() if key != "interfering_s"}
+        for node, row in one.prefill.items()
+    }
 
 
 def _terms_table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import yaml
@@ -18,7 +18,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$", re.ASCII),
+    list("-+.0123456789"),
 )
 
 KeyPath = tuple[str | int, ...]
@@ -27,8 +29,6 @@ KeyPath = tuple[str | int, ...]
 MAX_VALUES = 20_000
 MAX_FILE_BYTES = 4_000_000
 MAX_DEPTH = 50
-EXPONENT: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+", re.ASCII)
-"""1e-6 and 2E3: numbers in JSON and YAML 1.2, which the library's YAML 1.1 takes for words."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -130,9 +130,6 @@ class _Walk:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.value_of(item, (*path, i)) for i, item in enumerate(node.value)]
-        plain = isinstance(node, yaml.ScalarNode) and not node.style
-        if plain and EXPONENT.fullmatch(node.value):
-            return float(node.value)
         return self.loader.construct_object(node, deep=True)
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[Hashable, Any]:

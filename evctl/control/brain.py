@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import msgspec
 
-from evctl.core.brain_status import BrainStatus, ModelStatus, TermStatus
-from evctl.core.costs import TERMS, Coefficients
+from evctl.core.brain_status import BrainStatus
 from evctl.core.planning import Candidate, PlanDecision
-from evctl.policy.cluster import ClusterState, NodeRecord
+from evctl.policy.cluster import ClusterState
 from evctl.policy.planner import Planner
 
 MOST_CANDIDATES: Final = 9
@@ -18,7 +16,7 @@ MOST_RPS: Final = 1e9
 
 
 def brain_status(state: ClusterState, now_s: float) -> BrainStatus:
-    """What status tells of the planner and of the execution-time models. Changes nothing."""
+    """What status tells of the planner. Changes nothing."""
     planner = state.planner
     decision = planner.decisions[-1] if planner.decisions else None
     told = None if decision is None else without_bulk(decision)
@@ -31,7 +29,6 @@ def brain_status(state: ClusterState, now_s: float) -> BrainStatus:
         due_s=_due_s(planner),
         slices_seen=planner.seen,
         slices=planner.config.slices,
-        models=tuple(model_status(node) for node in state.nodes.values()),
         cooldown_ends_s=cooldown_s if cooldown_s is not None and cooldown_s > now_s else None,
         barred="" if barred is None else str(barred),
         barred_until_s=planner.barred[1] if planner.barred and barred is not None else None,
@@ -63,31 +60,3 @@ def _due_s(planner: Planner) -> float | None:
     """When the window ends. A move that settles before begins it anew."""
     start_s, config = planner.meter.start_s, planner.config
     return None if start_s is None else start_s + (config.slices - planner.seen) * config.slice_s
-
-
-def model_status(node: NodeRecord) -> ModelStatus:
-    """What is known of a node's iteration times."""
-    model = node.coefficients
-    if model is None:
-        return ModelStatus(node.name, node.model_source)
-    return ModelStatus(
-        node=node.name,
-        source=node.model_source,
-        terms=tuple(_term(model, index) for index in range(len(TERMS))),
-        unidentified=model.unidentified,
-        windows=model.windows,
-        residual=_short(model.residual) if any(model.windows) else None,
-    )
-
-
-def _term(model: Coefficients, index: int) -> TermStatus:
-    term = TERMS[index]
-    value_s = getattr(model, f"{term}_s")
-    error_s = model.errors[index] if index < len(model.errors) else math.inf
-    told = term not in model.unidentified and math.isfinite(error_s) and value_s > 0.0
-    return TermStatus(term, _short(value_s), _short(error_s / value_s) if told else None)
-
-
-def _short(value: float) -> float:
-    """Four digits: more would only be read by nobody twice a second."""
-    return float(f"{value:.4g}")

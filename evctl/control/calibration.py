@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from evctl.control.kept_models import Identity, KeptModels, identity_of
 from evctl.core.costs import TERMS, Coefficients, finite
+from evctl.core.effects import WarmUp
 from evctl.core.events import CoefficientsFitted, Event, FromNode, IterationSample, NodeJoined
+from evctl.core.split import Phase
 from evctl.core.times_status import IterationError, NodeTimes
+from evctl.policy.costmodel.borrowing import borrow
 from evctl.policy.costmodel.calibration import CalibrationLimits, NodeCalibration
-from evctl.policy.costmodel.fit import Fitted, ModelShape, NotYet, fit
+from evctl.policy.costmodel.fit import Fitted, Half, ModelShape, NotYet, fit
 from evctl.policy.costmodel.service import iteration_s
 from evctl.policy.state import NodeRecord, StepResult
 from evctl.wire.messages import Hello
 
+BORROWED: Final = "borrowed"
 Note = Callable[[str, str, str], None]
 """(level, what, node): a line for the event log."""
 
@@ -33,6 +38,11 @@ class _Node:
         self.calibration = NodeCalibration(limits)
         self.shape = shape
         self.identity: Identity | None = None
+        self.own: dict[Phase, Coefficients] = {}
+        """What was learned of its own work, or kept of that of its like, by phase."""
+        self.lenders: dict[Phase, str] = {}
+        """Whose terms stand in for the others."""
+        self.warming = False
         self.waits_for = ""
         self.fitting = False
         self.errors: dict[str, list[float]] = {}
@@ -75,16 +85,17 @@ class Calibration:
 
     def observe(self, now_s: float, event: Event, result: StepResult) -> None:
         """An observer of the writer."""
-        del result
         if isinstance(event, FromNode):
             if isinstance(event.fact, IterationSample):
+                self._follow_warm_up(result)
                 self._sample(now_s, event.node, event.fact)
         elif isinstance(event, NodeJoined):
             self._joined(event.node)
+            self._follow_warm_up(result)
+            self._share(event.node)
         elif isinstance(event, CoefficientsFitted) and event.node in self._nodes:
-            node = self._nodes[event.node]
-            node.calibration.adopt(event.coefficients)
-            node.errors, node.waits_for = {}, ""
+            self._follow_warm_up(result)
+            self._learned(self._nodes[event.node], event)
 
     def status(self, record: NodeRecord) -> NodeTimes:
         """Of a node, fitted or not."""
@@ -101,7 +112,10 @@ class Calibration:
             errors=_errors(model) if model else {},
             unidentified=model.unidentified if model else (),
             windows=model.windows if model else (0, 0),
-            residual=model.residual if model else None,
+            residual=model.residual if model and any(model.windows) else None,
+            borrowed={_name(phase): lender for phase, lender in node.lenders.items()}
+            if node
+            else {},
             off=node.calibration.off if node else None,
             iterations=tuple(
                 IterationError(kind, int(count), total)
@@ -139,6 +153,7 @@ class Calibration:
         node.identity = identity
         model = self._kept.read(identity) if identity else None
         if model is not None and _fits(model, shape):
+            node.own = dict.fromkeys(Phase, model)
             self._feed(CoefficientsFitted(name, model, "kept"))
         elif known is not None and known.calibration.coefficients is not None:
             node.calibration.doubt(known.calibration.coefficients)
@@ -162,29 +177,80 @@ class Calibration:
             task.add_done_callback(self._tasks.discard)
 
     async def _fit(self, name: str, node: _Node) -> None:
-        rows = tuple(node.calibration.windows.closed)
+        rows = node.calibration.rows
         try:
             found = await asyncio.to_thread(fit, rows, node.shape, node.calibration.coefficients)
             if self._nodes.get(name) is not node:
                 return  # another engine took its place meanwhile
-            if isinstance(found, NotYet):
-                node.waits_for = found.why
-                return
-            await self._take(name, node, found)
+            if isinstance(found, Fitted):
+                self._take(name, node, found)
+            else:
+                self._put_off(node, found)
+            self._share(name)
+            if isinstance(found, Fitted | Half):
+                await self._keep(name, node)
         except Exception as error:
             node.waits_for = f"the fit failed: {error}"
             self._note("fail", f"EV-9004: {node.waits_for}", name)
         finally:
             node.fitting = False
 
-    async def _take(self, name: str, node: _Node, found: Fitted) -> None:
-        model = found.coefficients
-        self._feed(CoefficientsFitted(name, model, "fitted"))
-        if node.identity is None:
+    def _take(self, name: str, node: _Node, found: Fitted) -> None:
+        """A fit is in force at once; what it kept of another node stays borrowed."""
+        reports = zip(Phase, (found.prefill, found.decode), strict=True)
+        now = [phase for phase, report in reports if report is not None]
+        lenders = {phase: lender for phase, lender in node.lenders.items() if phase not in now}
+        own = {**node.own, **dict.fromkeys(now, found.coefficients)}
+        node.lenders = lenders
+        source = BORROWED if lenders else "fitted"
+        self._feed(CoefficientsFitted(name, found.coefficients, source))
+        node.own = own
+
+    @staticmethod
+    def _put_off(node: _Node, found: NotYet) -> None:
+        """Half a model is in force nowhere, but others may borrow it, or lend what it lacks."""
+        node.waits_for = found.why
+        if isinstance(found, Half):
+            node.own[found.phase] = found.coefficients
+
+    @staticmethod
+    def _learned(node: _Node, event: CoefficientsFitted) -> None:
+        """Whoever fed it: the reducer predicts by it from now on."""
+        if event.source != BORROWED:
+            node.own, node.lenders = dict.fromkeys(Phase, event.coefficients), {}
+        node.calibration.adopt(event.coefficients, frozenset(node.lenders))
+        node.errors, node.waits_for = {}, ""
+
+    def _share(self, name: str) -> None:
+        """What is known of a node may complete its like, and what of them, it. One in warm-up
+        does not borrow: it is about to learn both phases."""
+        one = self._nodes.get(name)
+        if one is None or one.identity is None:
+            return
+        kind = one.identity, one.shape
+        like = {n: node for n, node in self._nodes.items() if (node.identity, node.shape) == kind}
+        known = {n: node.own for n, node in like.items()}
+        for other, node in sorted(like.items()):
+            loan = None if node.warming else borrow(other, known, node.lenders)
+            if loan is None or loan.coefficients == node.calibration.coefficients:
+                continue
+            node.lenders = loan.lenders
+            self._feed(CoefficientsFitted(other, loan.coefficients, BORROWED))
+
+    async def _keep(self, name: str, node: _Node) -> None:
+        """For a restart: what is in force now that something was learned. A loan is measured too,
+        on nodes that share this one's file."""
+        model = node.calibration.coefficients
+        if node.identity is None or model is None:
             return
         why = await asyncio.to_thread(self._kept.write, node.identity, model, time.time())
         if why:
             self._note("warn", f"its model cannot be kept for a restart: {why}", name)
+
+    def _follow_warm_up(self, result: StepResult) -> None:
+        for effect in result.effects:
+            if isinstance(effect, WarmUp) and effect.node in self._nodes:
+                self._nodes[effect.node].warming = effect.on
 
 
 def _fits(model: Coefficients, shape: ModelShape) -> bool:
@@ -198,6 +264,10 @@ def _terms(model: Coefficients) -> dict[str, float]:
 
 def _errors(model: Coefficients) -> dict[str, float | None]:
     return {term: finite(error) for term, error in zip(TERMS, model.errors, strict=False)}
+
+
+def _name(phase: Phase) -> str:
+    return "prefill" if phase is Phase.PREFILL else "decode"
 
 
 def _kind(sample: IterationSample) -> str:

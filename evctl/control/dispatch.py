@@ -97,6 +97,7 @@ class Dispatcher:
             decode_node=effect.decode_node,
             deadline_s=DEADLINE_S,
             fetch=effect.fetch,
+            waited_s=self._streams.waited_s(request.request_id),
         )
         try:
             sent = self._hub.send(effect.prefill_node, start)

@@ -22,10 +22,12 @@ class Overrides:
     """Checks a write before the writer gets it, and keeps it over a restart; keeps the planner's
     writes, and the end of a hold, as well.
 
-    A cluster's first change is free; after it, changes are cooldown_s apart unless forced,
-    whoever made the last one. What is so already is not written again: no generation, no line of
-    history. last_by: who wrote last in an earlier life. wall_s: seconds since the epoch, for
-    people and files; the writer's clock is for nobody else.
+    A cluster's first change is free. The next one is refused, unless forced, until cooldown_s
+    after that has settled, whoever made it; the planner waits by the same moment. One that is
+    forced earlier takes the place of what is under way; without a cooldown any does. What is so
+    already is not written again: no generation, no line of history. last_by: who wrote last in an
+    earlier life. wall_s: seconds since the epoch, for people and files; the writer's clock is for
+    nobody else.
     """
 
     def __init__(
@@ -42,7 +44,6 @@ class Overrides:
         self._clock = clock
         self._cooldown_s = cooldown_s
         self._wall_s = wall_s
-        self._changed_s: float | None = None
         self._last_by = last_by or writer.state.held_by
         self._coming: HeldRoles | None = None
         writer.observers.append(self._observe)
@@ -75,7 +76,7 @@ class Overrides:
         left_s = self._cooldown_left_s() if moves else 0.0
         if not plan and not unchanged:
             if left_s and not force:
-                raise self._too_soon(wanted, left_s)
+                raise self._too_soon(wanted)
             self._apply(self._hold(str(wanted), by, reason, for_s, forced=bool(left_s)), moves)
         return SplitChange(
             before,
@@ -86,6 +87,7 @@ class Overrides:
             unchanged=unchanged,
             refused_until_s=self._wall_s() + left_s if plan and left_s else None,
             cooldown_s=self._cooldown_s,
+            settling=bool(plan and left_s) and state.transitions.open is not None,
         )
 
     def set_mode(
@@ -160,12 +162,11 @@ class Overrides:
 
     def _observe(self, now_s: float, event: Event, result: StepResult) -> None:
         """An observer of the writer: whoever wrote, the next life must know of it."""
+        del now_s
         writes = [effect.write for effect in result.effects if isinstance(effect, SplitWritten)]
         if not writes:
             return
         self._last_by = writes[-1].by
-        if any(write.moves for write in writes):
-            self._changed_s = now_s
         coming = self._coming
         if isinstance(event, Override) and (writes[-1].by, writes[-1].mode) == (
             event.by,
@@ -215,16 +216,31 @@ class Overrides:
         )
 
     def _cooldown_left_s(self) -> float:
-        if self._changed_s is None:
+        """At the least: of a change that is under way, the cooldown has not begun."""
+        state = self._writer.state
+        if state.transitions.open is not None:
+            return self._cooldown_s
+        settled_s = state.planner.settled_s
+        if settled_s is None:
             return 0.0
-        return max(0.0, self._cooldown_s - (self._clock() - self._changed_s))
+        return max(0.0, self._cooldown_s - (self._clock() - settled_s))
 
-    def _too_soon(self, wanted: Split, left_s: float) -> RefusedError:
+    def _too_soon(self, wanted: Split) -> RefusedError:
+        state = self._writer.state
+        change = state.transitions.open
+        if change is not None:
+            head = change.head
+            why = f"a change by {head.by}, {head.before} -> {head.after}, has not settled"
+            step = f"wait until it has, and {self._cooldown_s:.0f} s more"
+        else:
+            last = state.transitions.ended[-1] if state.transitions.ended else None
+            ago_s = self._clock() - (state.planner.settled_s or 0.0)
+            why = f"a change by {last.by if last else 'somebody'} settled {ago_s:.0f} s ago"
+            step = f"wait {self._cooldown_left_s():.0f} s"
         return RefusedError(
             what=f"the split was not changed to {wanted}",
-            why=f"{self._last_by} changed it {self._cooldown_s - left_s:.0f} s ago, and changes "
-            f"are {self._cooldown_s:.0f} s apart",
-            next_step=f"wait {left_s:.0f} s, or repeat with --force",
+            why=f"{why}; the next one may come {self._cooldown_s:.0f} s after that",
+            next_step=f"{step}, or repeat with --force",
             code="EV-1352",
         )
 

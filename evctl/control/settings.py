@@ -13,9 +13,9 @@ from evctl.policy.planner import PlannerConfig, plus
 
 class ControlSettings(msgspec.Struct, frozen=True):
     """directory: the cluster's state directory. nodes: all names. The rest is as in the cluster's
-    configuration; cooldown_s: least time between two changes of the split, of which a person's is
-    the second. tenants: those whose KV may be there. first_mode: of a cluster that nobody has set
-    a mode of.
+    configuration; cooldown_s: least time from the settling of a change of the split to a
+    person's next one. tenants: those whose KV may be there. first_mode: of a cluster that nobody
+    has set a mode of.
     """
 
     directory: Path

@@ -25,6 +25,7 @@ from evctl.core.events import (
 )
 from evctl.core.sampling import FinishReason
 from evctl.core.why import RequestOutcome, RequestWhy, RoutingDecision
+from evctl.policy.choice import APPENDED
 from evctl.policy.state import ClusterState, StepResult
 
 MAX_STORIES: Final = 10_000
@@ -35,11 +36,13 @@ _TOLD: Final = (Dispatch, Fail, Reject)
 
 
 class Placing(msgspec.Struct):
-    """A Dispatch, when, and every candidate's terms (None once they are dropped)."""
+    """A Dispatch, when, and every candidate's terms (None once they are dropped). appended: a
+    decode node computes what its prompt adds."""
 
     at_s: float
     dispatch: Dispatch
     explanation: Explanation | None
+    appended: bool = False
 
 
 class Story(msgspec.Struct):
@@ -200,7 +203,8 @@ class Stories:
         story = self._open(dispatch.request_id)
         if story is None:
             return
-        placing = Placing(now_s, dispatch, said)
+        appended = said is not None and said.decision.endswith(APPENDED)
+        placing = Placing(now_s, dispatch, said, appended)
         story.placings.append(placing)
         story.started_s = None  # it begins anew elsewhere
         if said is not None:
@@ -228,6 +232,8 @@ def _decision(story: Story, placing: Placing) -> RoutingDecision:
         predicted=dispatch.predicted,
         prefill=_of(terms, "prefill "),
         decode=_of(terms, "decode "),
+        append=_of(terms, "append "),
+        appended=placing.appended,
     )
 
 

@@ -27,8 +27,9 @@ MAX_REMEMBERED = 8_192
 class Stream:
     """One request's output. Written by Streams, read by one task."""
 
-    def __init__(self, request: InferenceRequest) -> None:
+    def __init__(self, request: InferenceRequest, arrived_s: float) -> None:
         self.request = request
+        self.arrived_s = arrived_s
         self.sources: tuple[str, ...] = ()
         """Nodes whose tokens count: those of the last dispatch."""
         self.received = 0
@@ -166,12 +167,17 @@ class Streams:
         """Raises ValueError when the id is in use."""
         if request.request_id in self._open:
             raise ValueError(f"request id {request.request_id!r} is in use")
-        stream = self._open[request.request_id] = Stream(request)
+        stream = self._open[request.request_id] = Stream(request, self._clock())
         return stream
 
     def close(self, request_id: str) -> None:
         if self._open.pop(request_id, None) is not None:
             self._remember(request_id)
+
+    def waited_s(self, request_id: str) -> float:
+        """Since it arrived; 0 for one that is not open."""
+        stream = self._open.get(request_id)
+        return 0.0 if stream is None else max(0.0, self._clock() - stream.arrived_s)
 
     def dispatched(self, request_id: str, nodes: tuple[str, ...]) -> None:
         if (stream := self._open.get(request_id)) is not None:

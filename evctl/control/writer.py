@@ -22,6 +22,8 @@ AUDIT_EVERY_S = 30.0
 AUDIT_SHARE = 0.02
 """Of one processor that this may take."""
 MAX_EXPLANATIONS = 2_000
+RETRY_S = 1.0
+"""Until the next tick after a step that failed."""
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +91,14 @@ class Writer:
             # A bug in the policy must not take down what serves; it is loud instead.
             log.exception("a step failed", extra={"event": "writer.step_failed"})
             self.on_problem(f"EV-9001: a step failed on {type(event).__name__}")
+            self._schedule(now_s + RETRY_S, now_s)  # or no tick may ever come again
             return
+        if result.failure is not None:  # its effects tell of it
+            log.error(
+                "the planner failed",
+                exc_info=result.failure,
+                extra={"event": "writer.planner_failed"},
+            )
         self.steps += 1
         self._record(now_s, event, result)
         self.explanations.extend(result.explanations)

@@ -7,30 +7,6 @@ import msgspec
 from evctl.core.planning import PlanDecision
 
 
-class TermStatus(msgspec.Struct, frozen=True):
-    """One coefficient of an execution-time model. term: its name in core.costs.TERMS. value_s:
-    seconds an iteration, a token, a pair or a request. error: its standard error over its value,
-    None where the data cannot tell the term, or where it has no error bar."""
-
-    term: str
-    value_s: float
-    error: float | None = None
-
-
-class ModelStatus(msgspec.Struct, frozen=True):
-    """The execution-time model of one node. source: "fitted", "kept" (of an earlier life) or
-    "prior" (none yet: then there are no terms). unidentified: terms that the data cannot tell.
-    windows: those fitted, prefill and decode. residual: median relative error over them, None
-    without any."""
-
-    node: str
-    source: str
-    terms: tuple[TermStatus, ...] = ()
-    unidentified: tuple[str, ...] = ()
-    windows: tuple[int, int] = (0, 0)
-    residual: float | None = None
-
-
 class BrainStatus(msgspec.Struct, frozen=True):
     """Moments (decision.time_s too, and those of ClusterStatus.transition) are seconds on the
     control plane's own clock, which reads now_s; how long ago or until when is a difference of
@@ -41,8 +17,8 @@ class BrainStatus(msgspec.Struct, frozen=True):
     due_s: when the next one is due, None before the first event. slices_seen: of `slices` that a
     decision is made from. cooldown_ends_s: no move of the planner before; None without a move.
     barred: a split that was taken back, not chosen before barred_until_s; "" for none. trial:
-    the split on probation, "" for none. models: in the order of the nodes. draining: of each node
-    that changes its role, the requests of the old one that are still there.
+    the split on probation, "" for none. draining: of each node that changes its role, the requests
+    of the old one that are still there. What it computes with is in ClusterStatus.times.
     """
 
     now_s: float
@@ -51,7 +27,6 @@ class BrainStatus(msgspec.Struct, frozen=True):
     due_s: float | None
     slices_seen: int
     slices: int
-    models: tuple[ModelStatus, ...]
     cooldown_ends_s: float | None = None
     barred: str = ""
     barred_until_s: float | None = None

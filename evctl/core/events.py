@@ -265,9 +265,10 @@ class Override(Fact, frozen=True, tag=True):
 
 
 class CoefficientsFitted(Fact, frozen=True, tag=True):
-    """The execution-time model of a node was fitted (source "fitted"), or kept from an earlier
-    life of the same model, hardware and engine ("kept"). The fit is not bit-stable over
-    processors, so it is an event and not a step."""
+    """The execution-time model of a node was fitted (source "fitted"), kept from an earlier life
+    of the same model, hardware and engine ("kept"), or made whole with the terms of a node that is
+    alike ("borrowed"). The fit is not bit-stable over processors, so it is an event and not a
+    step."""
 
     node: str
     coefficients: Coefficients

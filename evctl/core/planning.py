@@ -77,11 +77,13 @@ class Candidate(msgspec.Struct, frozen=True):
 class PlanDecision(msgspec.Struct, frozen=True):
     """number: rises by one with each in a life of the control plane. verdict: "move", "stay",
     "advise" (it would move, and may not: advise or hold), "blind" (no decision: a signal is
-    missing or thin), "idle" (no work), "cooldown", "settling", "revert" (probation).
+    missing or thin), "idle" (no work), "cooldown", "settling", "revert" (probation),
+    "failed" (a bug: why names the error).
 
     mode: auto, hold or advise when it was made. current: the split that routing aimed at.
     chosen: the best candidate that passed the test, "" for none. model: node -> where its
-    coefficients come from ("fitted", "kept" from an earlier life, "prior"). why: in words.
+    coefficients come from ("fitted", "kept" from an earlier life, "borrowed" of a node like it,
+    "prior"). why: in words.
     """
 
     number: int

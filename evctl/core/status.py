@@ -170,7 +170,8 @@ class SplitChange(msgspec.Struct, frozen=True):
 
     unchanged: split, mode and reason are so already, so nothing is, or would be, written.
     refused_until_s: of a plan, seconds since the epoch; until then the write is refused, unless
-    forced, for the last change is less than cooldown_s ago. None where it would be taken.
+    forced, for the last change settled less than cooldown_s ago. None where it would be taken.
+    settling: that change is still under way, so that it is refused for longer than that.
     """
 
     before: str
@@ -181,6 +182,7 @@ class SplitChange(msgspec.Struct, frozen=True):
     unchanged: bool = False
     refused_until_s: float | None = None
     cooldown_s: float = 0.0
+    settling: bool = False
 
 
 class WatchFrame(msgspec.Struct, frozen=True):

@@ -20,12 +20,15 @@ class IterationError(msgspec.Struct, frozen=True):
 
 class NodeTimes(msgspec.Struct, frozen=True):
     """Of one node. source: "prior" while nothing is learned, "fitted", "kept" from an earlier
-    life. warming: it works for both phases until it is. waits_for: what the last try lacked.
+    life, "borrowed" where terms of a phase (prefill, decode) are those of the node like it that
+    `borrowed` names. warming: it works for both phases until it is. waits_for: what the last try
+    lacked.
 
     coefficients: seconds a unit by term (c0 .. d3); errors: their standard errors, null where the
     data cannot tell (`unidentified` names the term). windows: fitted ones, prefill and decode.
-    residual: median error over them. off: predicted over measured busy time of the last window,
-    minus 1. tokens_per_iteration: m; restored_share: of cached tokens, those from host memory.
+    residual: median error over them, null without any. off: predicted over measured busy time of
+    the last window, minus 1. tokens_per_iteration: m; restored_share: of cached tokens, those from
+    host memory.
     """
 
     node: str
@@ -39,5 +42,6 @@ class NodeTimes(msgspec.Struct, frozen=True):
     unidentified: tuple[str, ...] = ()
     windows: tuple[int, int] = (0, 0)
     residual: float | None = None
+    borrowed: dict[str, str] = {}
     off: float | None = None
     iterations: tuple[IterationError, ...] = ()

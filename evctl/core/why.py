@@ -17,7 +17,8 @@ from evctl.core.transitions import NodeMove
 class RoutingDecision(msgspec.Struct, frozen=True):
     """One time that a request was given its nodes. after_s: since it arrived. why: "arrived",
     "recalled", "refused by NODE", "NODE was lost". prefill, decode: the terms of every candidate,
-    by node; empty where they are no longer kept."""
+    by node; empty where they are no longer kept. append: of the decode nodes that could compute
+    what its prompt adds, behind the prefix in their L1; appended: one does."""
 
     after_s: float
     why: str
@@ -26,6 +27,8 @@ class RoutingDecision(msgspec.Struct, frozen=True):
     predicted: Prediction | None
     prefill: dict[str, dict[str, float]]
     decode: dict[str, dict[str, float]]
+    append: dict[str, dict[str, float]] = {}
+    appended: bool = False
 
 
 class RequestOutcome(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -16,6 +17,9 @@ from evctl.policy.terms import (
     decode_terms,
     prefill_terms,
 )
+
+APPENDED: Final = ", behind its prefix there"
+"""How the decision ends in words where a decode node appends."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -46,7 +50,7 @@ class Choice(msgspec.Struct, frozen=True):
         return self.chosen.node
 
     def explain(self, request_id: str, decision: str) -> Explanation:
-        append = ", behind its prefix there" if self.appended else ""
+        append = APPENDED if self.appended else ""
         where = f"prefill on {self.chosen.node}, decode on {self.decode_node}{append}"
         return Explanation(f"request {request_id}", f"{decision}: {where}", self.terms)
 

@@ -13,6 +13,7 @@ from evctl.core.errors import UsageError
 from evctl.core.events import IterationSample, NodeReport
 from evctl.core.split import Phase, Role, Split, parse_split
 from evctl.policy.changes import Transitions
+from evctl.policy.costmodel.service import Rates, at_rates, prefill_rates
 from evctl.policy.directory import Directory, DirectoryConfig
 from evctl.policy.links import FetchPrior, FetchSpeed
 from evctl.policy.loads import NodeLoad, Share, shares_of
@@ -41,7 +42,8 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     generation and mode, and until when that is held (held_until_s, on the reducer's clock) before
     it is mode_after. transitions: number of the last change of the split.
     prior_token_s, prior_fetch: times before anything was measured.
-    duplicate_block_s: what a block costs that must go for a fetched copy (lambda of Eq. 7).
+    duplicate_block_s: what a block costs that must go for a fetched copy (lambda of Eq. 7; neither
+    the paper nor the design gives it a value, and 0 is Eq. 7 without that term).
     fetch_ahead: fetch for waiting branches before they wake (plus; off in paper mode), at least
     fetch_ahead_lead_s before, at most fetch_ahead_blocks at a time over the cluster.
     warm_up_s: how long a node without coefficients works for both phases, in turns, from its first
@@ -341,25 +343,14 @@ class ClusterState:
     ) -> float:
         """Seconds of that node for a prompt (t_P of section 4): of its share of iterations' fixed
         cost, its new tokens, their query-key pairs, and what is restored from host memory."""
-        each_s, token_s, pair_s, restored_s = self.prefill_rates(node)
-        return (
-            each_s * min(1.0, uncached_tokens)
-            + token_s * uncached_tokens
-            + pair_s * pairs
-            + restored_s * restored_tokens
-        )
+        return at_rates(self.prefill_rates(node), uncached_tokens, pairs, restored_tokens)
 
-    def prefill_rates(self, node: NodeRecord) -> tuple[float, float, float, float]:
-        """Seconds a prompt, a new token, a query-key pair, a restored token: t_P is linear in
-        them, so that sums over a queue are as good as its requests. An iteration's fixed cost is
-        shared by its tokens; while their number is unknown, each prompt has one of its own."""
+    def prefill_rates(self, node: NodeRecord) -> Rates:
+        """By the node's model; without one, by its seconds a token alone."""
         model = node.coefficients
         if model is None:
             return 0.0, self.token_s(node), 0.0, 0.0
-        tokens = node.tokens_per_iteration
-        if tokens:
-            return 0.0, model.c1_s + model.c0_s / tokens, model.c2_s, model.c3_s
-        return model.c0_s, model.c1_s, model.c2_s, model.c3_s
+        return prefill_rates(model, node.tokens_per_iteration)
 
     def decode_s(self, node: NodeRecord) -> float:
         """Seconds of a decode iteration of all that the node decodes now; 0 for none."""

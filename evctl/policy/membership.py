@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from evctl.core.effects import Cancel, SetRole
 from evctl.core.events import CoefficientsFitted, NodeJoined, NodeLost, NodeReport, Tick
 from evctl.core.split import Role
@@ -9,6 +11,11 @@ from evctl.policy import ahead, candidates, transition, warmup
 from evctl.policy.candidates import is_late, late_at_s
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.turn import Turn
+
+_WHENCE: Final = {
+    "kept": " from an earlier life: no warm-up",
+    "borrowed": ", in part or whole, from nodes that are alike",
+}
 
 
 def on_joined(turn: Turn, event: NodeJoined) -> None:
@@ -65,7 +72,7 @@ def on_fitted(turn: Turn, event: CoefficientsFitted) -> None:
         return
     node.coefficients, node.model_source = event.coefficients, event.source
     warmup.end(turn, node)
-    whence = " from an earlier life: no warm-up" if event.source == "kept" else ""
+    whence = _WHENCE.get(event.source, "")
     unknown = ", ".join(event.coefficients.unidentified)
     lacks = f"; the data cannot tell {unknown}" if unknown else ""
     turn.notice("info", f"execution-time model {event.source}{whence}{lacks}", node.name)

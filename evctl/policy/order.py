@@ -19,7 +19,8 @@ from evctl.policy.loads import pairs_of
 
 
 def rank_s(remaining_tokens: float, token_s: float, ageing: float, arrived_s: float) -> float:
-    """Least first; ties in the order of arrival. As engines rank (evengine/schedule.py)."""
+    """Least first; ties in the order of arrival. As engines rank
+    (evengine/order.py): the engine is told how long a request has waited since arrived_s."""
     return remaining_tokens * token_s + ageing * arrived_s
 
 

@@ -31,7 +31,17 @@ GROWN = 1.2
 
 def advance(turn: Turn) -> None:
     """Close the slices that have ended, before the event of this step counts. At the end of a
-    window the planner decides; before it, it may look, or take a move back."""
+    window the planner decides; before it, it may look, or take a move back.
+
+    A bug in here costs the planner its window, never the step its event.
+    """
+    try:
+        _advance(turn)
+    except Exception as error:
+        _fail(turn, error)
+
+
+def _advance(turn: Turn) -> None:
     planner = turn.state.planner
     closed = planner.meter.pass_to(turn.now_s)
     if closed and not planner.meter.slices:  # nothing was heard for longer than is remembered
@@ -106,6 +116,30 @@ def _expire(turn: Turn, planner: Planner) -> None:
     planner.pending = None
     planner.moving, planner.given_up = False, True
     planner.restart(turn.now_s)
+
+
+def _fail(turn: Turn, error: Exception) -> None:
+    """Tell of it as of a decision, and begin anew: what made it fail may lie in what was measured.
+    What the error says of itself is for the log alone: addresses in it would not replay."""
+    turn.failure = error
+    planner = turn.state.planner
+    planner.restart(turn.now_s)
+    why = f"EV-9005: the planner failed: {type(error).__name__}{_place(error)}"
+    turn.do(Decided(planner.kept(_record(turn.state, turn.now_s, "failed", why, ()))))
+    if planner.complaint != why:
+        turn.notice("fail", why)
+    planner.complaint = why
+
+
+def _place(error: Exception) -> str:
+    """The innermost function of ours that it passed through."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if module.startswith("evctl."):
+            place = f" in {module}.{trace.tb_frame.f_code.co_name}"
+        trace = trace.tb_next
+    return place
 
 
 # ---------------------------------------------------------------- on what

@@ -73,7 +73,12 @@ def step(state: ClusterState, event: Event, now_s: float) -> StepResult:
     else:
         _HANDLERS[type(event)](turn, event)
     turn.settle()
-    return StepResult(tuple(turn.effects), tuple(turn.explanations), membership.next_tick_s(state))
+    return StepResult(
+        tuple(turn.effects),
+        tuple(turn.explanations),
+        membership.next_tick_s(state),
+        turn.failure,
+    )
 
 
 def _from_node(turn: Turn, event: FromNode) -> None:

@@ -20,11 +20,13 @@ from evctl.policy.router import choose
 
 class StepResult(msgspec.Struct, frozen=True):
     """effects: in the order to carry them out. next_tick_s: when a Tick matters at the latest,
-    None while nothing waits for time."""
+    None while nothing waits for time. failure: what the planner raised, for the log; the effects
+    have a decision that says so, and all that the event led to."""
 
     effects: tuple[AnyEffect, ...]
     explanations: tuple[Explanation, ...]
     next_tick_s: float | None
+    failure: Exception | None = None
 
 
 class Turn:
@@ -37,6 +39,7 @@ class Turn:
         self.explanations: list[Explanation] = []
         self.dropped: set[str] = set()
         """Requests that this step ended without success."""
+        self.failure: Exception | None = None
 
     def do(self, effect: AnyEffect) -> None:
         self.effects.append(effect)

@@ -196,7 +196,8 @@ class StartRequest(Message, frozen=True, tag=True):
 
     block_keys: 16 bytes for each full block of the prompt, concatenated; root_key: the parent
     of the first. deadline_s: seconds from receipt after which the engine gives up waiting.
-    fetch: blocks of the prompt that peers hold in L2, by what the directory knows.
+    fetch: blocks of the prompt that peers hold in L2, by what the directory knows. waited_s: since
+    it arrived at the control plane: one that another node gave back keeps its place by age.
     """
 
     request_id: str
@@ -212,6 +213,7 @@ class StartRequest(Message, frozen=True, tag=True):
     decode_node: str
     deadline_s: float = 600.0
     fetch: tuple[FetchPiece, ...] = ()
+    waited_s: float = 0.0
 
 
 class CancelRequest(Message, frozen=True, tag=True):

@@ -160,7 +160,7 @@ def test_cooldown_is_8(run: Run, fake: FakeAdmin) -> None:
 
 def test_a_plan_says_until_when_it_would_be_refused(run: Run, fake: FakeAdmin) -> None:
     fake.refused_until_s = 3 * 3600 + 4 * 60 + 5.0
-    until = "refused until 03:04:05 (cooldown: 120 s after the last move)"
+    until = "refused until 03:04:05 (cooldown: 120 s after the last change has settled)"
     assert f"{until}, unless --force" in run("split", "set", "1P2D", "--plan").out
     assert f"{until}, --force passes that" in run("split", "set", "1P2D", "--plan", "--force").out
     ran = run("split", "set", "1P2D")
@@ -168,6 +168,9 @@ def test_a_plan_says_until_when_it_would_be_refused(run: Run, fake: FakeAdmin) -
     assert until in ran.err, "before anybody is asked for a yes"
     assert not any(asked["plan"] is False for _, asked in fake.calls)
     assert run("split", "set", "1P2D", "-y", "--force").code == 0
+    fake.settling = True
+    until = "refused until 120 s after the change that is under way has settled, unless --force"
+    assert until in run("split", "set", "1P2D", "--plan").out
     assert run("explain", "cooldown").code == 0
 
 

@@ -128,6 +128,7 @@ class FakeAdmin:
         self.refuse: tuple[int, bytes] | None = None
         self.unchanged = False
         self.refused_until_s: float | None = None
+        self.settling = False
         self.delay_s = 0.0
         self.calls: list[tuple[str, Any]] = []
         self.kv = FakeKv()
@@ -216,6 +217,7 @@ class FakeAdmin:
             unchanged=self.unchanged,
             refused_until_s=self.refused_until_s if asked["plan"] else None,
             cooldown_s=120.0,
+            settling=self.settling,
         )
         return Response(msgspec.json.encode(change))
 

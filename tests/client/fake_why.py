@@ -121,6 +121,17 @@ REQUEST = RequestWhy(
             {"n3": {"decodes": 2.0, "has_room": 1.0}},
         ),
         RoutingDecision(0.25, "recalled", "n1", "n3", PREDICTED, {}, {}),
+        RoutingDecision(
+            0.25,
+            "n1 was lost",
+            "n3",
+            "n3",
+            PREDICTED,
+            {"n2": {**_TERMS, "total_s": 0.9, "interfering_s": 0.0}},
+            {"n3": {"decodes": 2.0, "has_room": 1.0}},
+            append={"n3": {**_TERMS, "interfering_s": 0.02}},
+            appended=True,
+        ),
     ),
     outcome=RequestOutcome(0.12, 0.2, None, None, 0.57, 0.01, 2.8, 0, 412, 64),
 )

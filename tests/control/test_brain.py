@@ -6,9 +6,8 @@ import math
 
 import msgspec
 
-from evctl.control.brain import MOST_CANDIDATES, MOST_RPS, brain_status, model_status, without_bulk
+from evctl.control.brain import MOST_CANDIDATES, MOST_RPS, brain_status, without_bulk
 from evctl.core.brain_status import BrainStatus
-from evctl.core.costs import TERMS, Coefficients
 from evctl.core.events import Override, PrefillStarted
 from evctl.core.planning import Candidate, Forecast, PlanDecision, SliceRecord
 from evctl.core.split import Split
@@ -17,19 +16,6 @@ from tests.policy.cluster import Cluster
 
 replace = msgspec.structs.replace
 SLICE = SliceRecord(0, 60, 100, 100, 900.0, 9e4, 8e7, 10.0, 300.0, 1.0, 2000.0, 12.0, 0.0, 1.0)
-MODEL = Coefficients(
-    c0_s=0.011,
-    c1_s=1.23456e-5,
-    c2_s=2e-10,
-    c3_s=0.0,
-    d0_s=0.008,
-    d1_s=0.0,
-    d2_s=4e-4,
-    errors=(0.0011, 1e-6, 1e-11, math.inf, 1e-4, math.inf, 2e-5, *[math.inf] * (len(TERMS) - 7)),
-    unidentified=("c3",),
-    windows=(24, 20),
-    residual=0.031234,
-)
 
 
 def decision(candidates: list[Candidate], chosen: str = "", current: str = "4P5D") -> PlanDecision:
@@ -49,11 +35,6 @@ def test_before_anything_there_is_no_decision_but_a_time_for_it() -> None:
     told = brain_status(cluster.state, cluster.now_s)
     assert (told.decision, told.left_out, told.slices_seen, told.slices) == (None, 0, 0, 10)
     assert told.due_s == cluster.now_s + 600.0
-    assert [(model.node, model.source, model.terms) for model in told.models] == [
-        ("n1", "prior", ()),
-        ("n2", "prior", ()),
-        ("n3", "prior", ()),
-    ]
     assert (told.cooldown_ends_s, told.barred, told.trial) == (None, "", "")
 
 
@@ -99,27 +80,8 @@ def test_of_many_candidates_those_that_matter_are_told_in_their_order() -> None:
     assert "13P27D" not in splits, "it is out of bounds"
 
 
-def test_a_model_is_told_by_term_with_relative_errors() -> None:
-    node = Cluster().state.nodes["n1"]
-    node.coefficients, node.model_source = MODEL, "fitted"
-    told = model_status(node)
-    terms = {each.term: each for each in told.terms}
-    assert tuple(terms) == TERMS
-    assert terms["c0"].error == 0.1
-    assert terms["c1"].value_s == 1.235e-5
-    assert terms["c3"].error is None
-    assert terms["d1"].error is None
-    assert (told.unidentified, told.windows, told.residual) == (("c3",), (24, 20), 0.03123)
-    node.coefficients = replace(MODEL, windows=(0, 0), errors=())
-    told = model_status(node)
-    assert told.residual is None
-    assert all(term.error is None for term in told.terms)
-
-
 def test_it_goes_through_json_and_stays_small() -> None:
     cluster = Cluster(nodes=9, split="4P5D")
-    for node in cluster.state.nodes.values():
-        node.coefficients, node.model_source = MODEL, "kept"
     everything = [candidate(f"{p}P{9 - p}D", 0.1, rps=math.inf) for p in range(1, 9)]
     cluster.state.planner.kept(decision(everything))
     told = brain_status(cluster.state, 100.0)

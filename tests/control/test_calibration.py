@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from evctl.control.metrics import render_metrics
 from evctl.control.plane import ControlPlane
 from evctl.control.replay import replay
 from evctl.core.costs import Coefficients
-from evctl.core.events import CoefficientsFitted, FromNode
+from evctl.core.events import CoefficientsFitted, FromNode, IterationSample
 from evctl.core.status import ClusterStatus
+from evctl.core.times_status import NodeTimes
 from evctl.policy.state import StepResult
 from evctl.wire.messages import WarmUp
 from tests.control.fake_engine import FakeEngine
@@ -55,6 +57,24 @@ def work(plane: ControlPlane, node: str, seconds: float, start_s: float = 0.0) -
         sample = (prefill if index % 2 else decode)(TRUTH, rng, 0.05)
         event = FromNode(node, boot_id, sample)
         plane.calibration.observe(start_s + index / 10, event, NOTHING)
+
+
+def one_phase(
+    plane: ControlPlane,
+    node: str,
+    phase: Callable[[Coefficients, random.Random, float], IterationSample],
+    seconds: float,
+    start_s: float = 0.0,
+    truth: Coefficients = TRUTH,
+) -> None:
+    rng, boot_id = random.Random(1), plane.state.nodes[node].boot_id
+    for index in range(int(seconds * 10)):
+        event = FromNode(node, boot_id, phase(truth, rng, 0.05))
+        plane.calibration.observe(start_s + index / 10, event, NOTHING)
+
+
+def times(plane: ControlPlane, node: str) -> NodeTimes:
+    return next(one for one in plane.status().times if one.node == node)
 
 
 async def joined(stage: Stage, name: str, **hello: Any) -> FakeEngine:
@@ -161,6 +181,74 @@ async def test_without_warm_up_a_node_is_learned_from_the_work_that_comes(tmp_pa
         await stage.close()
 
 
+async def test_nodes_in_one_role_each_complete_one_another(tmp_path: Path) -> None:
+    """Without warm-up no node runs both phases; nodes that are alike know both between them."""
+    stage = Life(tmp_path)
+    plane = stage.plane
+    try:
+        for name in ("n1", "n2"):
+            await joined(stage, name, **HARDWARE)
+        other = await joined(stage, "n3", **{**HARDWARE, "hardware": "another"})
+        one_phase(plane, "n1", prefill, 130.0)
+        await until(lambda: times(plane, "n1").waits_for, 5, "a try")
+        assert learned(plane, "n1") is None
+        one_phase(plane, "n2", decode, 130.0)
+        await until(lambda: learned(plane, "n1") and learned(plane, "n2"), 10, "two models")
+        first, second = times(plane, "n1"), times(plane, "n2")
+        assert (first.source, first.borrowed) == ("borrowed", {"decode": "n2"})
+        assert (second.source, second.borrowed) == ("borrowed", {"prefill": "n1"})
+        assert learned(plane, "n1") == learned(plane, "n2")
+        model = learned(plane, "n1")
+        assert model is not None
+        assert model.c1_s == pytest.approx(TRUTH.c1_s, rel=0.1)
+        assert model.d2_s == pytest.approx(TRUTH.d2_s, rel=0.1)
+        assert learned(plane, "n3") is None  # another machine
+        assert any("borrowed" in what and "alike" in what for what in told(plane))
+        # Once it has run the other phase for long enough, its own terms win.
+        slower = msgspec.structs.replace(TRUTH, d0_s=0.02, d2_s=2e-3)
+        one_phase(plane, "n1", decode, 130.0, start_s=200.0, truth=slower)
+        await until(lambda: times(plane, "n1").source == "fitted", 10, "its own terms")
+        again = learned(plane, "n1")
+        assert again is not None
+        assert again.d2_s == pytest.approx(2e-3, rel=0.1)
+        assert again.c1_s == model.c1_s
+        assert times(plane, "n1").borrowed == {}
+        assert other.of(WarmUp) == []
+    finally:
+        await stage.close()
+    report = replay(tmp_path / "state" / "journal")
+    assert report.equal, report
+
+
+async def test_a_node_in_warm_up_does_not_borrow(tmp_path: Path) -> None:
+    stage = Life(tmp_path, warm_up_s=60.0)
+    plane = stage.plane
+    try:
+        for name in ("n1", "n2"):
+            await joined(stage, name, **HARDWARE)
+        work(plane, "n1", 80.0)
+        await until(lambda: learned(plane, "n1"), 10, "the fit")
+        assert times(plane, "n2").warming
+        assert learned(plane, "n2") is None
+    finally:
+        await stage.close()
+
+
+async def test_a_newcomer_borrows_all(tmp_path: Path) -> None:
+    stage = Life(tmp_path)
+    plane = stage.plane
+    (stage.plane.directory.root / "times").write_text("a file, so that nothing can be kept")
+    try:
+        await joined(stage, "n1", **HARDWARE)
+        work(plane, "n1", 140.0)
+        await until(lambda: learned(plane, "n1"), 10, "the fit")
+        await joined(stage, "n2", **HARDWARE)
+        await until(lambda: learned(plane, "n2"), 5, "a loan")
+        assert times(plane, "n2").borrowed == {"prefill": "n1", "decode": "n1"}
+    finally:
+        await stage.close()
+
+
 async def test_too_little_is_told_and_not_fitted(tmp_path: Path) -> None:
     stage = Life(tmp_path, warm_up_s=60.0)
     plane = stage.plane
@@ -203,6 +291,26 @@ async def test_a_drift_is_told_and_learned_anew(tmp_path: Path) -> None:
         found = learned(plane)
         assert found is not None
         assert found.c1_s == pytest.approx(TRUTH.c1_s, rel=0.1)
+    finally:
+        await stage.close()
+
+
+async def test_the_models_are_told_once_by_term_with_errors(tmp_path: Path) -> None:
+    stage = Life(tmp_path)
+    plane = stage.plane
+    try:
+        plane.writer.feed(CoefficientsFitted("n1", MODEL, "fitted"))
+        status = plane.status()
+        known = next(one for one in status.times if one.node == "n1")
+        assert known.coefficients["c1"] == MODEL.c1_s
+        assert (known.errors["c0"], known.errors["c3"]) == (1e-4, None)
+        assert (known.unidentified, known.windows, known.residual) == (("c3",), (24, 23), 0.04)
+        assert msgspec.json.encode(status).count(b'"windows":[24,23]') == 1
+        assert b"null" not in msgspec.json.encode(known.coefficients)
+        plane.writer.feed(
+            CoefficientsFitted("n1", msgspec.structs.replace(MODEL, windows=(0, 0)), "fitted")
+        )
+        assert times(plane, "n1").residual is None
     finally:
         await stage.close()
 

@@ -171,8 +171,10 @@ async def test_a_reader_that_leaves_cancels_everywhere(stage: Stage) -> None:
 async def test_a_changed_split_recalls_and_sends_again(stage: Stage) -> None:
     await stage.join("n1", "n2", "n3")
     outputs = [stage.submit(f"r{i}") for i in range(2)]
-    engine, _ = await stage.sent("r1")
+    engine, first = await stage.sent("r1")
     assert engine.name == "n2"
+    assert 0 <= first.waited_s < 1
+    arrived_s = stage.plane.state.requests["r1"].arrived_s
     busy, _ = await stage.sent("r0")
     busy.fact(PrefillStarted("r0", 0, 40))
     await until(lambda: stage.plane.status().prefill.running == 1, 5, "r0 to begin")
@@ -181,8 +183,14 @@ async def test_a_changed_split_recalls_and_sends_again(stage: Stage) -> None:
     await until(lambda: engine.of(RecallRequest), 5, "the recall")
     assert stage.plane.status().split == "2P1D"
     assert stage.plane.status().target_split == "1P2D"
+    await asyncio.sleep(0.02)
     engine.fact(Recalled("r1"))
     await until(lambda: "r1" in busy.started(), 5, "r1 to go to n1")
+    (again,) = [sent for sent in busy.of(StartRequest) if sent.request_id == "r1"]
+    # An engine counts its age from when it came, as the router does: not from this sending.
+    latest_s = stage.plane.clock() - arrived_s
+    assert first.waited_s < again.waited_s <= latest_s + 0.01
+    assert again.waited_s > 0.01
     busy.tokens("r1", 0, 7, finish="length")
     await until(lambda: outputs[1].finish == "length", 5, "r1")
     assert stage.plane.status().split == "1P2D"

@@ -12,9 +12,17 @@ from evctl.control.overrides import Overrides
 from evctl.control.plane import ControlPlane
 from evctl.control.statedir import HeldRoles, StateDirectory
 from evctl.control.writer import Writer
-from evctl.core.effects import AnyEffect, SplitWritten
+from evctl.core.effects import AnyEffect, SplitWritten, TransitionEnded
 from evctl.core.errors import ConflictError, EvctlError, RefusedError
-from evctl.core.events import Event, NodeJoined, Tick
+from evctl.core.events import (
+    Event,
+    FirstToken,
+    FromNode,
+    NodeJoined,
+    PrefillStarted,
+    RequestArrived,
+    Tick,
+)
 from evctl.core.split import parse_split
 from evctl.core.status import SplitWrite
 from evctl.policy import transition
@@ -147,9 +155,53 @@ def test_what_the_planner_moves_is_kept_and_counts_for_the_cooldown(desk: Desk) 
     desk.wait(1)
     assert desk.kept.roles == {"n1": "D", "n2": "P", "n3": "D"}
     assert desk.kept.mode == "auto"
-    with pytest.raises(RefusedError, match="planner changed it 0 s ago") as refused:
+    with pytest.raises(RefusedError, match="a change by planner settled 0 s ago") as refused:
         desk.overrides.set_split("2P1D", by="ann")
     assert refused.value.code == "EV-1352"
+
+
+def busy(desk: Desk) -> None:
+    """A prefill runs on either node that could turn to decode."""
+    for node, request in (("n1", "r1"), ("n2", "r2")):
+        desk.writer.feed(RequestArrived(request, "t", None, 40, 4, b"root", b""))
+        assert desk.state.requests[request].prefill_node == node
+        desk.writer.feed(FromNode(node, "b", PrefillStarted(request, 0, 40)))
+
+
+def test_the_cooldown_begins_when_the_change_has_settled_not_when_it_was_written(
+    desk: Desk,
+) -> None:
+    busy(desk)
+    desk.overrides.set_split("1P2D", by="ann")
+    assert desk.state.transitions.open is not None
+    desk.wait(500)  # its node still computes what it had begun
+    with pytest.raises(RefusedError, match="a change by ann, 2P1D -> 1P2D, has not settled"):
+        desk.overrides.set_split("2P1D", by="bob")
+    planned = desk.overrides.set_split("2P1D", by="bob", plan=True)
+    assert planned.settling
+    assert planned.refused_until_s == WALL_S + desk.now_s + 120.0
+    desk.writer.feed(FromNode("n1", "b", FirstToken("r1", 40)))
+    assert desk.state.transitions.open is None
+    settled_s = desk.now_s
+    assert desk.state.planner.cooldown_ends_s == settled_s + 120.0, "the planner's is the same"
+    desk.wait(119)
+    with pytest.raises(RefusedError, match="a change by ann settled 119 s ago") as refused:
+        desk.overrides.set_split("2P1D", by="bob")
+    assert "wait 1 s" in refused.value.next_step
+    planned = desk.overrides.set_split("2P1D", by="bob", plan=True)
+    assert (planned.settling, planned.refused_until_s) == (False, WALL_S + settled_s + 120.0)
+    desk.wait(1)
+    desk.overrides.set_split("2P1D", by="bob")
+    assert not desk.written()[-1].forced
+
+
+def test_what_is_forced_takes_the_place_of_a_change_under_way(desk: Desk) -> None:
+    busy(desk)
+    desk.overrides.set_split("1P2D", by="ann")
+    desk.overrides.set_split("2P1D", by="bob", force=True)
+    assert desk.written()[-1].forced
+    (ended,) = [e.transition for e in desk.told if isinstance(e, TransitionEnded)][:1]
+    assert (ended.by, ended.outcome) == ("ann", "superseded")
 
 
 @pytest.mark.parametrize(("lasts_s", "mode"), [(3600.0, "hold"), (-5.0, "auto")])

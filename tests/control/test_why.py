@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from evctl.cli.why_tables import request_text
 from evctl.control.outcomes import LEAST_REQUESTS, Errors, Outcomes
 from evctl.control.recollect import Recollection, recollect
 from evctl.control.stories import Stories
@@ -37,6 +39,8 @@ from evctl.policy.state import StepResult
 from tests.client.fake_why import decision
 from tests.control.test_admin import Office
 from tests.policy.cluster import Cluster, key, keys
+from tests.policy.router.test_append import again
+from tests.policy.router.test_append import cluster_of as appendable
 
 pytestmark = pytest.mark.slow
 
@@ -252,6 +256,32 @@ def test_terms_of_old_requests_go_first(monkeypatch: pytest.MonkeyPatch) -> None
     assert cluster.stories is not None
     told = [cluster.stories.told(f"r{index}", 0.0, "memory") for index in range(4)]
     assert [bool(one and one.decisions[0].prefill) for one in told] == [False, False, True, True]
+
+
+def test_an_appended_request_tells_who_could_append_and_that_it_was() -> None:
+    cluster = appendable(append_tokens=16)
+    stories = Stories(cluster.state)
+    told: dict[str, RequestWhy] = {}
+    for name, added in (("short", 8), ("long", 17)):
+        again(cluster, added, name)
+        assert cluster.last is not None
+        event = RequestArrived(name, "t", None, 100, 16, b"", b"")
+        stories.observe(cluster.now_s, event, cluster.last)
+        found = stories.told(name, 0.0, "memory")
+        assert found is not None
+        told[name] = msgspec.json.decode(msgspec.json.encode(found), type=RequestWhy)
+    (short,), (long,) = told["short"].decisions, told["long"].decisions
+    assert (short.prefill_node, short.decode_node, short.appended) == ("n2", "n2", True)
+    assert set(short.append) == {"n2"}
+    assert set(short.prefill) == {"n1"}
+    assert short.append["n2"].keys() == short.prefill["n1"].keys()
+    assert "interfering_s" in short.append["n2"]
+    assert (long.prefill_node, long.append, long.appended) == ("n1", {}, False)
+    text = request_text(told["short"], None)
+    assert "arrived: appended behind its prefix on n2, decode on n2" in text
+    assert re.search(r"PREFILL .*DISTURBS", text)
+    assert re.search(r"\nn2 append \* ", text)
+    assert "DISTURBS" not in request_text(told["long"], None)
 
 
 def test_errors_are_relative_and_tell_their_bias() -> None:

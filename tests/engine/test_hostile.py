@@ -141,6 +141,30 @@ def test_keys_that_are_not_the_prompts_are_refused(driver: Driver, keys: bytes) 
     assert_alive(driver)
 
 
+@pytest.mark.parametrize("waited_s", [-1.0, float("nan"), float("inf")])
+def test_a_wait_that_cannot_be_is_refused(driver: Driver, waited_s: float) -> None:
+    """It would put the request before, or between, all others for good."""
+    start = StartRequest(
+        request_id="old",
+        tenant="t",
+        branch="",
+        generation=0,
+        epoch=driver.epoch,
+        prompt=(7,) * 3,
+        root_key=bytes(16),
+        block_keys=b"",
+        sampling=SamplingParams(max_tokens=2),
+        prefill_node="a",
+        decode_node="a",
+        waited_s=waited_s,
+    )
+    driver.refused.clear()
+    driver.send("a", start)
+    driver.until(lambda: bool(driver.refused), 10.0, "a refusal")
+    assert driver.refused[0].code == "EV-2309"
+    assert_alive(driver)
+
+
 def reserve(info: PeerInfo, **changes: object) -> ReserveKv:
     values: dict[str, object] = {
         "request_id": "q",

@@ -23,7 +23,9 @@ from tests.engine.paths import Paths, assert_same
 SIZE = 4
 
 
-def sequence(name: str, tokens: int, arrived_s: float, computed: int = 0) -> Sequence:
+def sequence(
+    name: str, tokens: int, received_s: float, computed: int = 0, waited_s: float = 0.0
+) -> Sequence:
     keys = b"".join(bytes([i]) * 16 for i in range(tokens // SIZE))
     start = StartRequest(
         request_id=name,
@@ -38,8 +40,9 @@ def sequence(name: str, tokens: int, arrived_s: float, computed: int = 0) -> Seq
         prefill_node="a",
         decode_node="a",
         fetch=(FetchPiece(2, 4, ("b",)),),
+        waited_s=waited_s,
     )
-    seq = Sequence(start, b"", SIZE, arrived_s)
+    seq = Sequence(start, b"", SIZE, received_s)
     seq.computed = computed
     seq.stage = Stage.PREFILL
     return seq
@@ -72,6 +75,16 @@ def test_what_is_left_decides_and_waiting_counts() -> None:
     by_age = order_of(ageing=100.0).arranged(seqs)
     assert names(by_age) == ["begun", "short", "long", "shorter, later"]
     assert names(order_of(shortest_first=False).arranged(seqs)) == names(seqs)
+
+
+def test_what_waited_elsewhere_keeps_its_age_but_not_its_deadline() -> None:
+    """100 tokens are a second of work here, and ten seconds of waiting weigh as much."""
+    routed_again = sequence("routed again", 200, 30.0, waited_s=29.0)
+    seqs = [sequence("short", 40, 20.0), routed_again, sequence("new", 200, 30.0)]
+    assert names(order_of().arranged(seqs)) == ["routed again", "short", "new"]
+    assert routed_again.deadline_s == 30.0 + routed_again.start.deadline_s
+    fresh = [sequence("short", 40, 20.0), sequence("long", 200, 30.0)]
+    assert names(order_of().arranged(fresh)) == ["short", "long"]
 
 
 def test_engine_and_router_rank_alike() -> None:

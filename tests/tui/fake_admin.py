@@ -21,7 +21,7 @@ from evctl.core.errors import EvctlError
 from evctl.core.split import parse_split
 from evctl.core.status import ClusterStatus, ErrorBody, EventRecord, QueueStatus, WatchFrame
 from tests.tui.fakes import POOL, change_of, cluster, node, replace
-from tests.tui.minds import BRAIN
+from tests.tui.minds import BRAIN, TIMES
 
 ROLE_CHANGE_S = 0.6
 FRAME_S = 0.25
@@ -45,6 +45,7 @@ class State:
             mode="advise",
             pool=POOL,
             brain=BRAIN,
+            times=TIMES,
         )
         self.events: list[EventRecord] = []
         self.say("control plane listens")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from evctl.core.brain_status import BrainStatus, ModelStatus, TermStatus
+from evctl.core.brain_status import BrainStatus
 from evctl.core.planning import Candidate, Forecast, PlanDecision
+from evctl.core.times_status import NodeTimes
 from evctl.core.transitions import NodeMove, Transition
 from tests.tui.fakes import replace
 
@@ -11,19 +12,21 @@ NOW_S = 5000.0
 """On the clock of the control plane."""
 
 
-def model(node: str, source: str = "fitted", **changes: object) -> ModelStatus:
-    base = ModelStatus(
+def model(node: str, source: str = "fitted", **changes: object) -> NodeTimes:
+    terms = {
+        "c0": (0.0110, 0.02),
+        "c1": (1.234e-5, 0.08),
+        "c2": (2.0e-10, 0.31),
+        "c3": (0.0, None),
+        "d0": (0.00801, 0.01),
+        "d1": (0.0, 0.0),
+        "d2": (4.1e-4, 0.05),
+    }
+    base = NodeTimes(
         node=node,
         source=source,
-        terms=(
-            TermStatus("c0", 0.0110, 0.02),
-            TermStatus("c1", 1.234e-5, 0.08),
-            TermStatus("c2", 2.0e-10, 0.31),
-            TermStatus("c3", 0.0),
-            TermStatus("d0", 0.00801, 0.01),
-            TermStatus("d1", 0.0),
-            TermStatus("d2", 4.1e-4, 0.05),
-        ),
+        coefficients={term: value_s for term, (value_s, _) in terms.items()},
+        errors={t: None if share is None else s * share for t, (s, share) in terms.items()},
         unidentified=("c3",),
         windows=(24, 20),
         residual=0.031,
@@ -31,8 +34,12 @@ def model(node: str, source: str = "fitted", **changes: object) -> ModelStatus:
     return replace(base, **changes)
 
 
-def prior(node: str) -> ModelStatus:
-    return ModelStatus(node, "prior")
+def prior(node: str) -> NodeTimes:
+    return NodeTimes(node, "prior")
+
+
+TIMES = (model("n1"), model("n2", "kept"), prior("n3"))
+UNKNOWN = (prior("n1"), prior("n2"))
 
 
 def candidate(
@@ -94,9 +101,8 @@ BRAIN = BrainStatus(
     due_s=NOW_S + 192.0,
     slices_seen=6,
     slices=10,
-    models=(model("n1"), model("n2", "kept"), prior("n3")),
 )
-LEARNING = replace(BRAIN, decision=None, slices_seen=3, models=tuple(map(prior, ("n1", "n2"))))
+LEARNING = replace(BRAIN, decision=None, slices_seen=3)
 CHANGE = Transition(
     number=7,
     generation=41,

@@ -22,10 +22,11 @@ from tests.tui.minds import (
     LEARNING,
     MOVE,
     MOVING,
+    TIMES,
+    UNKNOWN,
     candidate,
     decided,
     model,
-    prior,
 )
 
 ERRORS = PredictionStatus(
@@ -42,15 +43,14 @@ def rows_of(
     ascii_only: bool = False,
     **changes: object,
 ) -> list[str]:
-    model = model_of(cluster(brain=brain, **changes))
+    model = model_of(cluster(brain=brain, **{"times": TIMES, **changes}))
     scene = scene_of(model, now_s=now_s, ascii_only=ascii_only)
     return planner_panel(scene, width, height).plain.splitlines()
 
 
 def detail_of(brain: BrainStatus | None, width: int = 78, **changes: object) -> str:
-    return planner_detail(
-        scene_of(model_of(cluster(brain=brain, **changes)), now_s=100.0), width
-    ).plain
+    status = cluster(brain=brain, **{"times": TIMES, **changes})
+    return planner_detail(scene_of(model_of(status), now_s=100.0), width).plain
 
 
 # ------------------------------------------------------------------------------- what it says
@@ -84,6 +84,7 @@ def test_who_decides_what_was_decided_on_what_and_when_next() -> None:
         ("cooldown", "waits out the cooldown: because"),
         ("settling", "waits for a change: because"),
         ("revert", "takes its move back: because"),
+        ("failed", "could not decide: because"),
         ("novel", "novel: because"),
     ],
 )
@@ -95,9 +96,11 @@ def test_every_verdict_is_told_in_words(verdict: str, said: str, height: int) ->
 
 
 def test_before_the_first_decision_it_says_how_far_that_is() -> None:
-    assert rows_of(LEARNING)[1:] == ["learning iteration times: 0 of 2 nodes"]
-    known = replace(LEARNING, models=(model("n1"), model("n2")))
-    assert rows_of(known)[1] == "no decision yet: 3 of 10 slices seen"
+    assert rows_of(LEARNING, times=UNKNOWN)[1:] == ["learning iteration times: 0 of 2 nodes"]
+    assert (
+        rows_of(LEARNING, times=(model("n1"), model("n2")))[1]
+        == "no decision yet: 3 of 10 slices seen"
+    )
     assert "no window yet" in rows_of(replace(LEARNING, due_s=None))[0]
 
 
@@ -231,16 +234,17 @@ def test_the_screen_has_every_term_with_its_error() -> None:
     assert "    c0 11.0 ms ±2%   c1 12.3 us ±8%   c2 0.20 ns ±31%  c3 ?" in said
     assert "    d0 8.01 ms ±1%   d1 0             d2 410 us ±5%" in said
     assert "n2  kept from an earlier life" in said
+    lent = (model("n1", "borrowed", borrowed={"decode": "n2"}),)
+    assert "n1  borrowed from nodes alike" in detail_of(BRAIN, times=lent)
     assert "n3  none yet: the node is learning" in said
     assert "c2 a query-key pair" in said
     assert "d3" not in said
 
 
 def test_a_term_of_a_later_version_is_shown_too() -> None:
-    term = replace(BRAIN.models[0].terms[0], term="d3")
-    later = replace(BRAIN, models=(replace(BRAIN.models[0], terms=(term,)),))
-    assert "d3 11.0 ms ±2%" in detail_of(later)
-    assert "d3 a token of context" in detail_of(later)
+    later = (model("n1", coefficients={"d3": 0.011}, errors={"d3": 0.00022}),)
+    assert "d3 11.0 ms ±2%" in detail_of(BRAIN, times=later)
+    assert "d3 a token of context" in detail_of(BRAIN, times=later)
 
 
 def test_each_reason_is_told_once() -> None:
@@ -309,7 +313,6 @@ brains = st.builds(
         decision=replace(MOVE, candidates=tuple(found), verdict=verdict, why=why),
         left_out=left,
         slices_seen=seen,
-        models=(model("n1"), prior("n2")),
     ),
     st.lists(candidates, max_size=9),
     st.sampled_from(("move", "stay", "blind", "x\n")),

@@ -24,7 +24,17 @@ from tests.tui.fakes import (
     replace,
     scene_of,
 )
-from tests.tui.minds import BRAIN, CANDIDATES, CHANGE, LEARNING, MOVE, MOVING, SMALL
+from tests.tui.minds import (
+    BRAIN,
+    CANDIDATES,
+    CHANGE,
+    LEARNING,
+    MOVE,
+    MOVING,
+    SMALL,
+    TIMES,
+    UNKNOWN,
+)
 from tests.tui.screens import staged
 
 NINE = tuple(node(f"n{n}", "P" if n < 4 else "D") for n in range(1, 10))
@@ -98,13 +108,13 @@ async def test_the_planner_has_a_tab_where_one_panel_is_shown() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 20)])
 async def test_the_screen_of_the_planner_is_live_and_scrolls(size: tuple[int, int]) -> None:
-    status = cluster(*NINE, brain=MOVING, transition=CHANGE)
+    status = cluster(*NINE, brain=MOVING, times=TIMES, transition=CHANGE)
     async with staged(FakeSource(status), size=size) as stage:
         await stage.press("4")
         await stage.sees("decision 14", "esc closes", "verdict")
         await stage.press(*["j"] * 40)
         await stage.sees("c1 12.3 us ±8%", "? the data cannot tell")
-        stage.source.tell_status(cluster(*NINE, brain=replace(MOVING, models=())))
+        stage.source.tell_status(cluster(*NINE, brain=MOVING))
         await stage.until(lambda: "c1 12.3 us" not in stage.text())
         await stage.press("escape")
         assert len(stage.app.screen_stack) == 1
@@ -176,7 +186,7 @@ def test_a_gain_over_another_split_names_it() -> None:
     ],
 )
 def test_without_a_forecast_it_says_why(brain: object, said: str) -> None:
-    assert said in planned("1P2D", brain=brain)
+    assert said in planned("1P2D", brain=brain, times=UNKNOWN)
 
 
 def test_a_split_that_the_decision_left_out_has_the_present_one_beside_it() -> None:

@@ -224,6 +224,20 @@ def test_a_long_prompt_fits() -> None:
     assert decode(encode(start)) == start
 
 
+def test_a_request_of_a_control_plane_that_tells_no_wait_has_waited_for_nothing() -> None:
+    start = StartRequest(
+        request_id="r1", tenant="t", branch="b", generation=0, epoch=1, prompt=(1,),
+        root_key=bytes(16), block_keys=b"", sampling=SamplingParams(max_tokens=1),
+        prefill_node="n", decode_node="n", waited_s=2.5,
+    )  # fmt: skip
+    assert decode(encode(start)) == start
+    said = msgspec.to_builtins(start, builtin_types=(bytes,))
+    del said["waited_s"]
+    older = decode(frame_of(said))
+    assert isinstance(older, StartRequest)
+    assert older.waited_s == 0.0
+
+
 def test_refused_is_an_ordinary_message_too() -> None:
     assert encode(Refused("EV-3001", "why")) == encode_refused("EV-3001", "why")
     assert encode(Tokens("r", 0, (1,)))[:4] == b"EV\x00\x02"

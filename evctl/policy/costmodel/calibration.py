@@ -8,6 +8,7 @@ import msgspec
 
 from evctl.core.costs import Coefficients
 from evctl.core.events import IterationSample
+from evctl.core.split import Phase
 from evctl.policy.costmodel.fit import row_s
 from evctl.policy.costmodel.windows import WINDOW_S, WindowRow, Windows
 
@@ -39,6 +40,8 @@ class NodeCalibration:
         """Whether a fit is wanted as soon as there is enough."""
         self.off: float | None = None
         """Of the last whole window: predicted over measured busy time, minus 1."""
+        self.borrowed: frozenset[Phase] = frozenset()
+        """Phases whose terms are another node's, until this one has worked enough in them."""
         self._limits = limits
         self._first_s: float | None = None
         self._off_since_s: float | None = None
@@ -54,16 +57,25 @@ class NodeCalibration:
             return ""
         if self.coefficients is not None:
             self.off = _off(self.coefficients, ended)
-        if not self.open:
-            return "drift" if self._limits.drift and self._watch(now_s) else ""
-        return "fit" if now_s - self._first_s >= self._limits.warm_up_s else ""
+        if self.open:
+            return "fit" if now_s - self._first_s >= self._limits.warm_up_s else ""
+        if self._limits.drift and self._watch(now_s):
+            return "drift"
+        return "fit" if self._may_repay(now_s) else ""
 
-    def adopt(self, coefficients: Coefficients) -> None:
-        """The model is this from now on, and frozen."""
-        self.coefficients = coefficients
+    @property
+    def rows(self) -> tuple[WindowRow, ...]:
+        """What the next fit is to explain: while the model is frozen, borrowed phases alone."""
+        if self.open:
+            return tuple(self.windows.closed)
+        return tuple(row for row in self.windows.closed if row.phase in self.borrowed)
+
+    def adopt(self, coefficients: Coefficients, borrowed: frozenset[Phase] = frozenset()) -> None:
+        """The model is this from now on, and frozen; work in `borrowed` phases is still kept."""
+        self.coefficients, self.borrowed = coefficients, borrowed
         self.open = False
         self._off_since_s, self._off_windows = None, 0
-        self.windows.forget()
+        self.windows.forget(but=borrowed)
 
     def doubt(self, coefficients: Coefficients) -> None:
         """These are in force, but were learned of something else: a fit is wanted, and what the
@@ -76,7 +88,7 @@ class NodeCalibration:
         what the next fit is to explain."""
         if self.off is None or abs(self.off) <= self._limits.drift_share:
             self._off_since_s, self._off_windows = None, 0
-            self.windows.forget()
+            self.windows.forget(but=self.borrowed)
             return False
         if self._off_since_s is None:
             self._off_since_s = now_s
@@ -85,6 +97,11 @@ class NodeCalibration:
             return False
         self.open = self._off_windows >= LEAST_DRIFT_WINDOWS
         return self.open
+
+    def _may_repay(self, now_s: float) -> bool:
+        """Whether the node has worked in a borrowed phase for as long as a first fit waits."""
+        first_s = next((r.start_s for r in self.windows.closed if r.phase in self.borrowed), now_s)
+        return bool(self.borrowed) and now_s - first_s >= self._limits.warm_up_s
 
 
 def _off(model: Coefficients, rows: Sequence[WindowRow]) -> float:

@@ -42,6 +42,14 @@ class NotYet(msgspec.Struct, frozen=True):
     why: str
 
 
+class Half(NotYet, frozen=True):
+    """There is enough of `phase` alone: its terms are in the coefficients, those of the other
+    phase are 0 and mean nothing."""
+
+    phase: Phase
+    coefficients: Coefficients
+
+
 class Fitted(msgspec.Struct, frozen=True):
     """reports: of prefill and decode; None of a phase whose terms were kept."""
 
@@ -52,9 +60,9 @@ class Fitted(msgspec.Struct, frozen=True):
 
 def fit(
     rows: Sequence[WindowRow], shape: ModelShape, before: Coefficients | None = None
-) -> Fitted | NotYet:
+) -> Fitted | Half | NotYet:
     """Fit both equations. before: coefficients whose terms stay for a phase that has too few rows
-    (a node in one role re-fits what it runs); without them both phases are needed.
+    (a node in one role re-fits what it runs); without them that gives a Half.
 
     A term that the regression cannot tell from others, or whose regressor was always 0, is named
     in `unidentified` with an infinite error. Its value is what fits best together with the others.
@@ -64,14 +72,18 @@ def fit(
     decode = [row for row in rows if row.phase is Phase.DECODE]
     lacking = {"prefill": _lacking(prefill), "decode": _lacking(decode)}
     missing = [f"{kind}: {why}" for kind, why in lacking.items() if why]
-    if len(missing) == 2 or (missing and before is None):
+    if len(missing) == 2:
         return NotYet("; ".join(missing))
     first = second = None
     if not lacking["prefill"]:
         first = solve(PREFILL_TERMS, *_columns(prefill, PREFILL_TERMS, blank))
     if not lacking["decode"]:
         second = solve(shape.decode_terms, *_columns(decode, shape.decode_terms, blank))
-    return _fitted(blank, before, (first, second), (prefill, decode))
+    if not missing or before is not None:
+        return _fitted(blank, before, (first, second), (prefill, decode))
+    phase = Phase.DECODE if first is None else Phase.PREFILL
+    rows_of = ([], decode) if first is None else (prefill, [])
+    return Half(missing[0], phase, _fitted(blank, None, (first, second), rows_of).coefficients)
 
 
 def _lacking(rows: Sequence[WindowRow]) -> str:

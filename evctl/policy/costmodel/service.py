@@ -19,6 +19,31 @@ def iteration_s(model: Coefficients, sample: IterationSample) -> float:
     )
 
 
+Rates = tuple[float, float, float, float]
+"""Seconds a prompt, a new token, a query-key pair, a restored token: t_P is linear in them, so
+that sums over a queue are as good as its requests."""
+
+
+def prefill_rates(model: Coefficients, tokens_per_iteration: float) -> Rates:
+    """Of an iteration's fixed cost a prompt bears the share of its new tokens among all of that
+    iteration, `tokens_per_iteration` (m); 0 where m is unknown means one of its own."""
+    if tokens_per_iteration:
+        token_s = model.c1_s + model.c0_s / tokens_per_iteration
+        return 0.0, token_s, model.c2_s, model.c3_s
+    return model.c0_s, model.c1_s, model.c2_s, model.c3_s
+
+
+def at_rates(rates: Rates, uncached_tokens: float, pairs: float, restored_tokens: float) -> float:
+    """t_P(w). A prompt without new tokens is in no iteration."""
+    each_s, token_s, pair_s, restored_s = rates
+    return (
+        each_s * min(1.0, uncached_tokens)
+        + token_s * uncached_tokens
+        + pair_s * pairs
+        + restored_s * restored_tokens
+    )
+
+
 def prefill_service_s(
     model: Coefficients,
     uncached_tokens: float,
@@ -26,15 +51,10 @@ def prefill_service_s(
     restored_tokens: float,
     tokens_per_iteration: float,
 ) -> float:
-    """t_P(w): seconds of prefill that a request costs its node.
-
-    Of an iteration's fixed cost it bears the share of its new tokens among all of that iteration,
-    `tokens_per_iteration` (m); 0 where m is unknown means that it runs alone, in one. pairs: the
-    mean of A over requests, which is not A of the mean lengths.
-    """
-    iterations = uncached_tokens / (tokens_per_iteration or max(1.0, uncached_tokens))
-    own_s = model.prefill_s(uncached_tokens, pairs, restored_tokens) - model.c0_s
-    return iterations * model.c0_s + own_s
+    """t_P(w): seconds of prefill that a request costs its node. pairs: the mean of A over
+    requests, which is not A of the mean lengths."""
+    rates = prefill_rates(model, tokens_per_iteration)
+    return at_rates(rates, uncached_tokens, pairs, restored_tokens)
 
 
 def decode_service_s(

@@ -76,9 +76,9 @@ class Windows:
         self._start_s = None
         return ended
 
-    def forget(self, before_s: float = float("inf")) -> None:
-        """Drop what was summed, of windows that began before then."""
-        kept = [row for row in self.closed if row.start_s >= before_s]
+    def forget(self, before_s: float = float("inf"), but: frozenset[Phase] = frozenset()) -> None:
+        """Drop what was summed, of windows that began before then, but for some phases."""
+        kept = [row for row in self.closed if row.start_s >= before_s or row.phase in but]
         self.closed.clear()
         self.closed.extend(kept)
 

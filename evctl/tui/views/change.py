@@ -83,6 +83,8 @@ def _cooldown(draft: Draft, plan: SplitChange, scene: Scene) -> list[Text]:
         return []
     until = time_of_day(plan.refused_until_s, scene.zone)
     rule = f"(cooldown {plan.cooldown_s:.0f} s after the last move)"
+    if plan.settling:
+        until, rule = f"{plan.cooldown_s:.0f} s after", "the change under way has settled"
     if draft.force:
         said = f"--force passes the rule that holds until {until} {rule}"
     else:

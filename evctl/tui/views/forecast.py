@@ -70,7 +70,7 @@ def _unknown(status: ClusterStatus, split: str) -> str:
     """Why there is none."""
     brain = status.brain
     if brain is None or brain.decision is None:
-        return "not known yet" + ("" if brain is None else f", {learning_words(brain)}")
+        return "not known yet" + ("" if brain is None else f", {learning_words(status, brain)}")
     decision = brain.decision
     found = next((each for each in decision.candidates if each.split == split), None)
     if found is not None:

@@ -52,7 +52,7 @@ def _planner(status: ClusterStatus, scene: Scene) -> list[Text]:
     if status.brain is None:
         return []
     faint = scene.look.colours.faint
-    last = Text("planner ", faint).append_text(verdict_line(status.brain, scene))
+    last = Text("planner ", faint).append_text(verdict_line(status, status.brain, scene))
     return [last, Text(f"        {next_words(status.brain, scene)}", faint)]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from rich.text import Text
 
-from evctl.core.brain_status import BrainStatus, ModelStatus, TermStatus
+from evctl.core.times_status import NodeTimes
 from evctl.tui.look import Look
 from evctl.tui.views.predictions import percent
 from evctl.tui.views.scene import safe, shortened
@@ -24,6 +25,7 @@ MEANING: Final = {
 SOURCES: Final = {
     "fitted": "fitted",
     "kept": "kept from an earlier life",
+    "borrowed": "borrowed from nodes alike",
     "prior": "none yet: the node is learning",
 }
 CELLS: Final = 17
@@ -32,19 +34,19 @@ MOST_ERROR: Final = 9.995
 """Of a term's value: more has no room in its cell."""
 
 
-def model_rows(brain: BrainStatus, look: Look, width: int) -> list[Text]:
+def model_rows(times: Sequence[NodeTimes], look: Look, width: int) -> list[Text]:
     """Each node with its terms under it, and last what the terms are."""
-    rows = [row for model in brain.models for row in _node(model, look, width)]
-    told = [term.term for model in brain.models for term in model.terms]
+    rows = [row for model in times for row in _node(model, look, width)]
+    told = [term for model in times for term in model.coefficients]
     if told:
         rows += [Text(""), *_legend([term for term in MEANING if term in told], look, width)]
     return rows
 
 
-def summary(brain: BrainStatus, look: Look) -> Text:
+def summary(times: Sequence[NodeTimes], look: Look) -> Text:
     """How many nodes have a model, and how far off these are."""
-    known = [model for model in brain.models if model.terms]
-    said = f"{len(known)} of {len(brain.models)} nodes"
+    known = [model for model in times if model.coefficients]
+    said = f"{len(known)} of {len(times)} nodes"
     residuals = [model.residual for model in known if model.residual is not None]
     if residuals:
         said += f", off by {percent(max(residuals))} at most"
@@ -55,17 +57,17 @@ def summary(brain: BrainStatus, look: Look) -> Text:
     return text
 
 
-def _node(model: ModelStatus, look: Look, width: int) -> list[Text]:
+def _node(model: NodeTimes, look: Look, width: int) -> list[Text]:
     said = SOURCES.get(model.source, safe(model.source, look))
     if any(model.windows):
         prefill, decode = model.windows
         said += f", {prefill} prefill and {decode} decode windows"
     if model.residual is not None:
         said += f", off by {percent(model.residual)}"
-    style = look.colours.text if model.terms else look.colours.warn
+    style = look.colours.text if model.coefficients else look.colours.warn
     head = Text.assemble((f"{safe(model.node, look):<{INDENT - 1}} ", look.colours.strong))
     rows = [shortened(head.append(said, style), width, look)]
-    cells = [_term(term, term.term in model.unidentified, look) for term in model.terms]
+    cells = [_term(model, term, look) for term in model.coefficients]
     for kind in ("c", "d"):
         rows += _columns([cell for cell in cells if cell.plain.startswith(kind)], width)
     return rows
@@ -85,14 +87,15 @@ def _columns(cells: list[Text], width: int) -> list[Text]:
     return rows
 
 
-def _term(term: TermStatus, unidentified: bool, look: Look) -> Text:
+def _term(model: NodeTimes, term: str, look: Look) -> Text:
     """Its name, value and relative error; `?` for one that the data cannot tell."""
-    text = Text(f"{term.term} ", look.colours.faint)
-    if unidentified:
+    text = Text(f"{safe(term, look)} ", look.colours.faint)
+    if term in model.unidentified:
         return text.append("?", look.colours.warn)
-    text.append(short(term.value_s), look.colours.strong)
-    if term.error is not None:
-        off = percent(term.error) if term.error < MOST_ERROR else ">9x"
+    value_s, error_s = model.coefficients[term], model.errors.get(term)
+    text.append(short(value_s), look.colours.strong)
+    if error_s is not None and value_s > 0.0:
+        off = percent(error_s / value_s) if error_s < MOST_ERROR * value_s else ">9x"
         text.append(f" {look.glyphs.plus_minus}{off}", look.colours.text)
     return text
 

@@ -26,6 +26,7 @@ SAID: Final = {
     "cooldown": "waits out the cooldown",
     "settling": "waits for a change",
     "revert": "takes its move back",
+    "failed": "could not decide",
 }
 """What the planner does, by the verdict of its decision."""
 NOT_TOLD = "this control plane does not tell"
@@ -44,14 +45,14 @@ def planner_panel(scene: Scene, width: int, height: int) -> Text:
     brain = status.brain
     if brain is None:
         return Text(NOT_TOLD, look.colours.faint)
-    verdict = wrapped(verdict_line(brain, scene), width, 1 if height < ROOMY else 2, look)
+    verdict = wrapped(verdict_line(status, brain, scene), width, 1 if height < ROOMY else 2, look)
     rows = [head_line(status, brain, scene, width), *verdict]
     rows += change_lines(scene, 1 if height < LEAST_TABLE + 3 else 2)
     rows = verdict[:1] if height < 2 else rows[:height]
     room = height - len(rows)
     if brain.decision is not None and brain.decision.candidates and room:
         rows += _weighed(brain, brain.decision, look, width, room)
-    last = [summary(brain, look)] if any(model.terms for model in brain.models) else []
+    last = [summary(status.times, look)] if any(m.coefficients for m in status.times) else []
     last += prediction_line(status.predictions, look)
     most = 2 if len(rows) + 2 * len(last) <= height else 1
     rows = [*rows, *(row for one in last for row in wrapped(one, width, most, look))][:height]
@@ -135,11 +136,11 @@ def _holder(status: ClusterStatus, scene: Scene) -> Text:
     return text
 
 
-def verdict_line(brain: BrainStatus, scene: Scene) -> Text:
+def verdict_line(status: ClusterStatus, brain: BrainStatus, scene: Scene) -> Text:
     """The last decision in words; before the first, how far it is from one."""
     look, decision = scene.value_look, brain.decision
     if decision is None:
-        return Text(learning_words(brain), look.colours.text)
+        return Text(learning_words(status, brain), look.colours.text)
     said = SAID.get(decision.verdict, safe(decision.verdict, look))
     style = {
         "move": look.colours.switching,
@@ -147,6 +148,7 @@ def verdict_line(brain: BrainStatus, scene: Scene) -> Text:
         "stay": look.colours.ok,
         "blind": look.colours.warn,
         "revert": look.colours.warn,
+        "failed": look.colours.fail,
     }.get(decision.verdict, look.colours.text)
     return Text.assemble(
         (f"{age(since(decision.time_s, brain, scene))} ago: ", look.colours.faint),
@@ -155,8 +157,8 @@ def verdict_line(brain: BrainStatus, scene: Scene) -> Text:
     )
 
 
-def learning_words(brain: BrainStatus) -> str:
-    known, nodes = sum(model.source != "prior" for model in brain.models), len(brain.models)
+def learning_words(status: ClusterStatus, brain: BrainStatus) -> str:
+    known, nodes = sum(model.source != "prior" for model in status.times), len(status.times)
     if known < nodes:
         return f"learning iteration times: {known} of {nodes} nodes"
     return f"no decision yet: {brain.slices_seen} of {brain.slices} slices seen"

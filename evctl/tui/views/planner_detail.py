@@ -38,7 +38,7 @@ def planner_detail(scene: Scene, width: int) -> Text:
     rows = [
         head_line(status, brain, scene, width),
         *_told_once(brain, scene, width),
-        *wrapped(verdict_line(brain, scene), width, MANY, look),
+        *wrapped(verdict_line(status, brain, scene), width, MANY, look),
         *(shortened(row, width, look) for row in change_lines(scene, MANY)),
     ]
     if brain.decision is not None and brain.decision.candidates:
@@ -46,7 +46,7 @@ def planner_detail(scene: Scene, width: int) -> Text:
     if errors := prediction_rows(status.predictions, look):
         rows += [Text(""), *errors]
     rows += [Text(""), Text("iteration times", look.colours.strong)]
-    return lines(*rows, *model_rows(brain, look, width))
+    return lines(*rows, *model_rows(status.times, look, width))
 
 
 def _told_once(brain: BrainStatus, scene: Scene, width: int) -> list[Text]:

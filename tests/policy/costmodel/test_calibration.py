@@ -8,6 +8,7 @@ import random
 import msgspec
 
 from evctl.core.costs import Coefficients
+from evctl.core.split import Phase
 from evctl.policy.costmodel.calibration import CalibrationLimits, NodeCalibration
 
 from .generated import TRUTH, decode, prefill
@@ -78,6 +79,21 @@ def test_a_short_or_small_deviation_does_not() -> None:
     assert run(node, 280.0, 250.0, slower(1.5)) == []
     assert run(node, 530.0, 30.0) == []
     assert run(node, 560.0, 900.0, slower(1.1)) == []
+
+
+def test_a_borrowed_phase_is_fitted_after_as_much_work_in_it_as_in_a_warm_up() -> None:
+    node = NodeCalibration(LIMITS)
+    run(node, 0.0, 70.0)
+    node.adopt(TRUTH, frozenset({Phase.DECODE}))
+    assert {row.phase for row in node.rows} == {Phase.DECODE}  # what was seen of it stays
+    node = NodeCalibration(LIMITS)
+    node.adopt(TRUTH, frozenset({Phase.DECODE}))
+    said = run(node, 100.0, 80.0)
+    assert {word for _, word in said} == {"fit"}
+    assert 160.0 <= said[0][0] < 165.2
+    assert {row.phase for row in node.rows} == {Phase.DECODE}  # the other is frozen
+    node.adopt(TRUTH)
+    assert run(node, 180.0, 200.0) == []
 
 
 def test_two_bad_windows_around_an_idle_hour_are_no_drift() -> None:
