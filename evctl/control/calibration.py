@@ -12,13 +12,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from evctl.control.kept_models import Identity, KeptModels, identity_of
+from evctl.control.kept_models import Identity, KeptModels, fault_of, identity_of
 from evctl.core.costs import TERMS, Coefficients, finite
 from evctl.core.events import CoefficientsFitted, Event, FromNode, IterationSample, NodeJoined
 from evctl.core.times_status import IterationError, NodeTimes
 from evctl.policy.costmodel.calibration import CalibrationLimits, NodeCalibration
 from evctl.policy.costmodel.fit import Fitted, ModelShape, NotYet, fit
 from evctl.policy.costmodel.service import iteration_s
+from evctl.policy.plausible import can_be
 from evctl.policy.state import NodeRecord, StepResult
 from evctl.wire.messages import Hello
 
@@ -147,7 +148,7 @@ class Calibration:
 
     def _sample(self, now_s: float, name: str, sample: IterationSample) -> None:
         node = self._nodes.get(name)
-        if node is None:
+        if node is None or not can_be(sample):
             return
         node.compare(sample)
         word = node.calibration.observe(now_s, sample)
@@ -179,6 +180,9 @@ class Calibration:
 
     async def _take(self, name: str, node: _Node, found: Fitted) -> None:
         model = found.coefficients
+        if why := fault_of(model):
+            node.waits_for = f"the fit cannot be: {why}"
+            return
         self._feed(CoefficientsFitted(name, model, "fitted"))
         if node.identity is None:
             return
