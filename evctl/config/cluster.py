@@ -36,9 +36,10 @@ Name = Annotated[str, StringConstraints(pattern=f"^{CLUSTER_NAME.pattern}$")]
 
 
 class _Strict(BaseModel):
-    """Unknown keys are mistakes, and "16" is not 16."""
+    """Unknown keys are mistakes, "16" is not 16, and no number is without end: it would not come
+    back from the resolved configuration."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class NodeConfig(_Strict):
@@ -83,13 +84,16 @@ class PlannerKeys(_Strict):
     rules: Literal["plus", "paper"] = Field(
         default="plus", description="paper: by the paper's rule alone, to compare with"
     )
-    window_s: float = Field(default=600.0, gt=0, description="one decision a window")
+    window_s: float = Field(default=600.0, ge=1, description="one decision a window")
     slices: int = Field(default=10, ge=6, le=60, description="parts that a window is weighed in")
     cooldown_s: float = Field(
         default=120.0, ge=0, description="least time between the end of a change and the next"
     )
     least_requests: int = Field(
-        default=20, ge=1, description="a slice with fewer says nothing; most of them: no decision"
+        default=20,
+        ge=1,
+        le=1_000_000_000,
+        description="a slice with fewer says nothing; most of them: no decision",
     )
     least_prefill: int = Field(default=1, ge=1, description="nodes that prefill keeps")
     least_decode: int = Field(default=1, ge=1, description="nodes that decode keeps")
@@ -177,6 +181,7 @@ class ClusterConfig(_Strict):
     append_tokens: int = Field(
         default=0,
         ge=0,
+        le=1_000_000_000,
         description="most new tokens that a decode node with the rest of the prompt may compute"
         " itself; 0: none",
     )
@@ -196,7 +201,9 @@ class ClusterConfig(_Strict):
     api_keys: dict[str, str] = Field(
         default_factory=dict, description="key: tenant; empty lets everybody in as `default`"
     )
-    max_queued: int = Field(default=256, ge=1, description="requests that may wait; beyond: 429")
+    max_queued: int = Field(
+        default=256, ge=1, le=1_000_000_000, description="requests that may wait; beyond: 429"
+    )
     node_late_after_s: float = Field(default=5.0, gt=0, le=3600, description="no heartbeat: late")
     node_lost_after_s: float = Field(default=20.0, gt=0, le=3600, description="no heartbeat: lost")
     protected: bool = Field(default=False, description="ask once more before anything disruptive")

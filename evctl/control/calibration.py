@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from evctl.control.kept_models import Identity, KeptModels, identity_of
+from evctl.control.kept_models import Identity, KeptModels, fault_of, identity_of
 from evctl.core.costs import TERMS, Coefficients, finite
 from evctl.core.effects import WarmUp
 from evctl.core.events import CoefficientsFitted, Event, FromNode, IterationSample, NodeJoined
@@ -23,6 +23,7 @@ from evctl.policy.costmodel.borrowing import borrow
 from evctl.policy.costmodel.calibration import CalibrationLimits, NodeCalibration
 from evctl.policy.costmodel.fit import Fitted, Half, ModelShape, NotYet, fit
 from evctl.policy.costmodel.service import iteration_s
+from evctl.policy.plausible import can_be
 from evctl.policy.state import NodeRecord, StepResult
 from evctl.wire.messages import Hello
 
@@ -162,7 +163,7 @@ class Calibration:
 
     def _sample(self, now_s: float, name: str, sample: IterationSample) -> None:
         node = self._nodes.get(name)
-        if node is None:
+        if node is None or not can_be(sample):
             return
         node.compare(sample)
         word = node.calibration.observe(now_s, sample)
@@ -182,6 +183,9 @@ class Calibration:
             found = await asyncio.to_thread(fit, rows, node.shape, node.calibration.coefficients)
             if self._nodes.get(name) is not node:
                 return  # another engine took its place meanwhile
+            if isinstance(found, Fitted) and (why := fault_of(found.coefficients)):
+                node.waits_for = f"the fit cannot be: {why}"
+                return
             if isinstance(found, Fitted):
                 self._take(name, node, found)
             else:
@@ -234,6 +238,8 @@ class Calibration:
             loan = None if node.warming else borrow(other, known, node.lenders)
             if loan is None or loan.coefficients == node.calibration.coefficients:
                 continue
+            if fault_of(loan.coefficients):
+                continue  # half a model of impossible numbers completes nothing
             node.lenders = loan.lenders
             self._feed(CoefficientsFitted(other, loan.coefficients, BORROWED))
 

@@ -20,7 +20,8 @@ from evctl.wire.messages import Hello
 
 FORMAT: Final = 1
 
-Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=3600.0)]
+MOST_S: Final = 3600.0
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=MOST_S)]
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -54,7 +55,7 @@ class KeptModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     experts: Annotated[int, msgspec.Meta(ge=0)] = 0
     experts_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0
     forwarded_tokens: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
-    context_tokens: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
+    context_tokens: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)] = 0.0
 
 
 def identity_of(hello: Hello, *, context_term: bool) -> Identity | None:
@@ -124,13 +125,19 @@ def _fault(kept: KeptModel, identity: Identity) -> str:
         return "it is of another model, machine or engine"
     if set(kept.terms) != set(TERMS) or set(kept.errors) != set(TERMS):
         return "it has other terms than this version"
-    if not all(math.isfinite(value) for value in (*kept.terms.values(), kept.residual)):
-        return "a term is not finite"
     if not set(kept.unidentified) <= set(TERMS) or kept.experts_per_token > kept.experts:
         return "its terms and experts do not agree"
-    if not kept.terms["c0"] + kept.terms["c1"] + kept.terms["c2"] > 0.0:
+    return fault_of(_coefficients(kept))
+
+
+def fault_of(model: Coefficients) -> str:
+    """Why no prediction could be made by a model, read or fitted; "" where one can."""
+    values = [getattr(model, f"{term}_s") for term in TERMS]
+    if not all(0.0 <= value <= MOST_S for value in values) or not math.isfinite(model.residual):
+        return "a term is none of seconds"
+    if not model.c0_s + model.c1_s + model.c2_s > 0.0:
         return "prefill would take no time"
-    if not kept.terms["d0"] + kept.terms["d1"] + kept.terms["d2"] + kept.terms["d3"] > 0.0:
+    if not model.d0_s + model.d1_s + model.d2_s + model.d3_s > 0.0:
         return "decode would take no time"
     return ""
 

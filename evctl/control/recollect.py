@@ -29,6 +29,8 @@ LIMIT_S: Final = 25.0
 """Less than a client waits."""
 _NICE: Final = 10
 """What serves comes first."""
+_MOST_ID: Final = 1_024
+"""Characters. No id of a request is as long, or holds what no command line can."""
 _LOOK_EVERY: Final = 256
 """Steps between two looks at the clock."""
 
@@ -51,6 +53,8 @@ class Recollection:
     async def find(self, request_id: str) -> RequestWhy | None:
         """None when no journal names it. Raises EvctlError (EV-1365) when looking took too long,
         or could not be done."""
+        if len(request_id) > _MOST_ID or not request_id.isprintable():
+            return None
         async with self._turn:
             answer = await self._apart(request_id)
         try:

@@ -285,16 +285,15 @@ class ClusterState:
         for node, share in record.shares:
             node.standing = None
             node.load.add(share, -1)
+            if not record.awaits_prefill:
+                node.load.prefills.pop(record.request_id, None)
         record.shares = shares_of(self.nodes, record)
         for node, share in record.shares:
             node.standing = None
             node.load.add(share, 1)
-            if node.name != record.prefill_node:
-                continue
-            if record.awaits_prefill:  # in its old place, if it has one
+            if record.awaits_prefill and node.name == record.prefill_node:
+                # In its old place, if it has one.
                 node.load.prefills[record.request_id] = record
-            else:
-                node.load.prefills.pop(record.request_id, None)
 
     def recount(self, record: RequestRecord) -> None:
         """The same, for one that has changed; nothing for one that is on no node."""

@@ -23,6 +23,7 @@ from evctl.core.workload import attention_pairs
 from evctl.policy import ahead, warmup
 from evctl.policy.cluster import NodeRecord, RequestRecord, Stage
 from evctl.policy.order import in_order
+from evctl.policy.plausible import can_be, within
 from evctl.policy.router import can_serve, retry_after_s
 from evctl.policy.turn import Turn
 
@@ -94,11 +95,12 @@ def on_prefill_started(turn: Turn, node: NodeRecord, fact: PrefillStarted) -> No
     record = known(turn, node, fact.request_id)
     if record is None or not record.awaits_prefill or record.prefill_node != node.name:
         return
-    uncached = min(max(0, fact.uncached_tokens), record.prompt_tokens)
+    uncached = within(fact.uncached_tokens, record.prompt_tokens)
+    cached = within(fact.cached_tokens, record.prompt_tokens - uncached)
     record.uncached_tokens = record.remaining_tokens = uncached
-    node.mix.began(fact.cached_tokens)
+    node.mix.began(cached)
     if record.stage is Stage.WAITING:
-        _measure(turn, node, record, fact)
+        _measure(turn, node, record, cached)
     turn.set_stage(record, Stage.PREFILL)
     turn.state.recount(record)  # it may have been in that stage
 
@@ -110,7 +112,7 @@ def on_fetch_ended(turn: Turn, node: NodeRecord, fact: FetchEnded) -> None:
     if record is None or record.prefill_node != node.name or record.stage is not Stage.WAITING:
         return
     found_blocks = fact.own_blocks + sum(source.blocks for source in fact.peers)
-    record.restored_tokens = found_blocks * node.block_tokens
+    record.restored_tokens = within(found_blocks * node.block_tokens, record.prompt_tokens)
     if not record.fetch_blocks:  # it looked in its own L2 only, or this comes twice
         return
     fetched = sum(source.blocks for source in fact.peers)
@@ -169,7 +171,8 @@ def on_done(turn: Turn, node: NodeRecord, fact: RequestDone) -> None:
     record = known(turn, node, fact.request_id)
     if record is None:
         return
-    turn.state.observe_output(fact.output_tokens)
+    output_tokens = within(fact.output_tokens, max(1, record.max_output_tokens))
+    turn.state.observe_output(output_tokens)
     ended_well = fact.reason not in (FinishReason.ERROR, FinishReason.CANCELLED)
     turn.end(record, completed=ended_well)
     if not ended_well:
@@ -182,12 +185,15 @@ def on_done(turn: Turn, node: NodeRecord, fact: RequestDone) -> None:
         tallies.cancelled += 1
     else:
         tallies.done += 1
-        turn.state.planner.meter.completed(fact.output_tokens)
+        turn.state.planner.meter.completed(output_tokens)
 
 
 def on_sample(turn: Turn, node: NodeRecord, fact: IterationSample) -> None:
     """Learn the node's speed; running prefills advance in the order in which engines compute
-    them."""
+    them. An iteration that cannot have been is ignored."""
+    if not can_be(fact):
+        turn.state.tallies.ignored += 1
+        return
     turn.state.observe_iteration(node, fact)
     turn.state.planner.meter.iterated(fact.prefill_tokens)
     warmup.on_sample(turn, node)
@@ -213,15 +219,16 @@ def _advance(turn: Turn, node: NodeRecord, tokens: int) -> None:
                 return
 
 
-def _measure(turn: Turn, node: NodeRecord, record: RequestRecord, fact: PrefillStarted) -> None:
+def _measure(turn: Turn, node: NodeRecord, record: RequestRecord, cached_tokens: int) -> None:
     """The planner counts a request when its prefill begins, with what it then is."""
-    pairs = attention_pairs(fact.uncached_tokens, fact.cached_tokens)
+    uncached_tokens = record.uncached_tokens
+    pairs = attention_pairs(uncached_tokens, cached_tokens)
     turn.state.planner.meter.began(
         record.request_id,
-        fact.uncached_tokens,
-        fact.cached_tokens,
+        uncached_tokens,
+        cached_tokens,
         record.restored_tokens,
-        turn.state.prefill_s(node, fact.uncached_tokens, pairs, record.restored_tokens),
+        turn.state.prefill_s(node, uncached_tokens, pairs, record.restored_tokens),
         turn.now_s,
     )
 

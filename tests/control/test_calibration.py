@@ -265,6 +265,25 @@ async def test_too_little_is_told_and_not_fitted(tmp_path: Path) -> None:
         await stage.close()
 
 
+async def test_an_iteration_that_cannot_be_does_not_keep_a_node_from_being_learned(
+    tmp_path: Path,
+) -> None:
+    stage = Life(tmp_path)
+    plane = stage.plane
+    try:
+        await joined(stage, "n1", **HARDWARE)
+        good = prefill(TRUTH, random.Random(1), 0.05)
+        boot_id = plane.state.nodes["n1"].boot_id
+        for busy_s in (math.nan, math.inf):
+            bad = msgspec.structs.replace(good, busy_s=busy_s)
+            plane.calibration.observe(0.0, FromNode("n1", boot_id, bad), NOTHING)
+        work(plane, "n1", 140.0)
+        await until(lambda: learned(plane) is not None, 10, "the fit")
+        assert not any("fit failed" in line for line in told(plane))
+    finally:
+        await stage.close()
+
+
 async def test_an_engine_that_does_not_say_what_it_is_leaves_nothing(tmp_path: Path) -> None:
     stage = Life(tmp_path)
     try:
@@ -382,6 +401,7 @@ def test_another_model_machine_or_engine_has_a_file_of_its_own(tmp_path: Path, f
         {"residual": -1.0},
         {"unidentified": ["c9"]},
         {"experts_per_token": 8},
+        {"context_tokens": 1e300},
         {"identity": {**msgspec.to_builtins(IDENTITY), "model": "other"}},
     ],
 )

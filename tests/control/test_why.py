@@ -137,6 +137,14 @@ async def test_what_memory_has_lost_is_read_from_the_journal(bureau: Bureau) -> 
     assert (unknown.value.code, unknown.value.exit_code) == ("EV-1363", 9)
 
 
+@pytest.mark.parametrize("name", ["\0", "r1\0", "a\nb", "r" * 20_000])
+async def test_a_name_that_no_request_has_is_not_looked_for(bureau: Bureau, name: str) -> None:
+    bureau.live("r1")
+    with pytest.raises(NotFoundError) as unknown:
+        await bureau.why(name)
+    assert unknown.value.code == "EV-1363"
+
+
 async def test_another_life_still_knows_and_gives_up_in_time(bureau: Bureau) -> None:
     bureau.live("r1")
     folder = bureau.plane.directory.journal

@@ -12,6 +12,9 @@ from evctl.core.split import Split
 from evctl.policy.capacity import NodeCapacity, largest_batch, node_prefill_rate, theta
 from evctl.policy.planner.forecast import Network, solve
 
+LEAST_SERVICE_S = 1e-9
+"""Of a request that a model says takes no time: a queue needs some."""
+
 
 class Fleet(msgspec.Struct, frozen=True):
     """Alive nodes by the role that the router sends them, those that are cheapest to move first.
@@ -48,7 +51,9 @@ def closed_loop(fleet: Fleet, split: Split, slice_: SliceRecord) -> Forecast:
     """
     prefill, decode = fleet.under(split)
     rate = sum(node_prefill_rate(node.coefficients, slice_) for node in prefill)
-    service_s = len(prefill) / rate
+    if rate <= 0.0:  # a model by which a request takes for ever
+        return Forecast(0.0)
+    service_s = max(LEAST_SERVICE_S, len(prefill) / rate)
     began_s = slice_.arrivals / max(1e-9, slice_.end_s - slice_.start_s)
     prefilling_s = slice_.prefill_running / began_s if began_s else 0.0
     pausing = max(0.0, slice_.branches - slice_.in_flight)

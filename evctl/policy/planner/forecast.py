@@ -48,12 +48,15 @@ class Network(msgspec.Struct, frozen=True):
 
 
 def solve(network: Network, iteration_s: Callable[[float], float]) -> Forecast:
-    """Requests a second, mean TTFT and E2E, P95 of the wait for prefill.
+    """Requests a second, mean TTFT and E2E, P95 of the wait for prefill; 0 and no more where
+    nothing can be served: decode holds no request, or no branch is there.
 
     iteration_s: of a decode node with so many requests (Eq. 2), not falling.
     """
     most_rps = network.prefill_nodes / network.service_s
     decode_rps = _decode_limit(network, iteration_s)
+    if decode_rps <= 0.0:
+        return Forecast(0.0)
 
     def excess(throughput_rps: float) -> float:
         """Branches that so many requests a second would take, beyond those there are; times what
@@ -159,4 +162,5 @@ def _decode_limit(network: Network, iteration_s: Callable[[float], float]) -> fl
     if not network.output_iterations:
         return math.inf
     batch = min(network.most_batch, network.branches / network.decode_nodes)
-    return network.decode_nodes * batch / (iteration_s(batch) * network.output_iterations)
+    each_s = iteration_s(batch) * network.output_iterations
+    return network.decode_nodes * batch / each_s if each_s > 0.0 else math.inf

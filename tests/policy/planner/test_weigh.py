@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evctl.core.costs import Coefficients
 from evctl.core.planning import Candidate, SliceRecord
 from evctl.core.split import Split
-from evctl.policy.capacity import theta
+from evctl.policy.capacity import NodeCapacity, theta
 from evctl.policy.planner import PAPER, PlannerConfig, plus
 from evctl.policy.planner.batches import (
     batch_means,
@@ -367,3 +368,40 @@ def test_theta_rises_with_nodes_of_either_phase(
     value = theta(nodes[:prefill], nodes[:decode], slice_)
     assert theta(nodes[: prefill + 1], nodes[:decode], slice_) >= value * (1 - 1e-9)
     assert theta(nodes[:prefill], nodes[: decode + 1], slice_) >= value * (1 - 1e-9)
+
+
+ODD = st.builds(
+    Coefficients,
+    c0_s=st.sampled_from([0.0, 1e-300, 1.0]),
+    c1_s=st.sampled_from([0.0, 1e-3, 3600.0]),
+    c2_s=st.sampled_from([0.0, 3600.0]),
+    c3_s=st.sampled_from([0.0, 1.0]),
+    d0_s=st.sampled_from([0.0, 1e-300, 1.0]),
+    d1_s=st.just(0.0),
+    d2_s=st.sampled_from([0.0, 3600.0]),
+    errors=st.sampled_from([(), (3600.0,) * 8, (math.inf,) * 8]),
+    d3_s=st.sampled_from([0.0, 3600.0]),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    SLICES,
+    ODD,
+    st.sampled_from([0.0, 1.0, 500.0]),
+    st.sampled_from([(0, 0), (0, 100), (64, 0), (64, 10**6)]),
+    st.sampled_from([PAPER, SOUND, PLUS]),
+)
+def test_models_and_nodes_that_can_do_nothing_or_everything_raise_nothing(
+    slice_: SliceRecord,
+    model: Coefficients,
+    branches: float,
+    room: tuple[int, int],
+    config: PlannerConfig,
+) -> None:
+    nodes = tuple(NodeCapacity(f"n{i}", model, *room) for i in range(4))
+    few = msgspec.structs.replace(slice_, branches=branches, restored_tokens=0.0)
+    weighed = weigh(Fleet(Split(2, 2), nodes[:2], nodes[2:]), [few, slice_, slice_], config)
+    assert len(weighed.candidates) == 3
+    for candidate in weighed.candidates:
+        assert math.isfinite(candidate.gain)
