@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from evctl.core.split import Phase
 from evctl.policy import directory, moves, standing
-from evctl.policy.candidates import serves
+from evctl.policy.candidates import late_at_s, serves
 from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord, Stage
 from evctl.policy.planner.meter import STAGES
 from evctl.policy.standing import standing_of
@@ -41,7 +43,8 @@ def check(state: ClusterState) -> list[str]:
         if ahead.node not in state.nodes or not state.nodes[ahead.node].alive:
             problems.append(f"fetch ahead {ticket} is for {ahead.node}, which is not alive")
     problems += moves.check(state) + state.ahead.check()
-    return problems + _check_candidates(state) + _check_directory(state)
+    problems += _check_candidates(state) + _check_kept(state)
+    return problems + _check_directory(state)
 
 
 def _check_load(state: ClusterState, node: NodeRecord) -> list[str]:
@@ -96,6 +99,18 @@ def _check_candidates(state: ClusterState) -> list[str]:
         if [n.name for n in nodes] != [n.name for n in expected]:
             return [f"candidates of phase {phase} were found before a node changed"]
     return []
+
+
+def _check_kept(state: ClusterState) -> list[str]:
+    """What is kept of all nodes, so that a step need not ask each."""
+    problems, nodes = [], state.nodes.values()
+    moving = tuple(n for n in nodes if n.settled_role is not n.role)
+    if state.unsettled is not None and state.unsettled != moving:
+        problems.append("nodes that have not settled were found before one changed")
+    late_s = min((late_at_s(state, n) for n in nodes if n.alive and not n.late), default=math.inf)
+    if state.late_from_s is not None and state.late_from_s > late_s:
+        problems.append(f"a node is late at {late_s}, and no tick before {state.late_from_s}")
+    return problems
 
 
 def _check_request(state: ClusterState, record: RequestRecord) -> list[str]:

@@ -248,6 +248,10 @@ class ClusterState:
         """What a node without evidence is taken for, until the next evidence."""
         self.eligible: Candidates | None = None
         """Who may get work, while it is known; see policy/candidates.py."""
+        self.unsettled: tuple[NodeRecord, ...] | None = None
+        """Nodes that have not settled in their role; None once a node has changed."""
+        self.late_from_s: float | None = None
+        """No node that is on time becomes late before; None once a node has changed."""
         self.turns = dict.fromkeys(Phase, 0)
         """Requests that round robin has placed."""
         self.output_tokens = 0.0
@@ -309,8 +313,9 @@ class ClusterState:
         record.shares = ()
 
     def nodes_changed(self) -> None:
-        """A node came, went, or has another role: who may get work is to be found again."""
-        self.eligible = None
+        """A node came, went, or has another role: who may get work is to be found again, and
+        what else is kept of all nodes."""
+        self.eligible = self.unsettled = self.late_from_s = None
         for node in self.nodes.values():
             node.standing = None
 

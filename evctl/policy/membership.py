@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Final
 
 from evctl.core.effects import Cancel, SetRole
@@ -97,6 +99,7 @@ def heard(turn: Turn, node: NodeRecord) -> None:
     node.seen_s = turn.now_s
     if node.late:
         node.late = False
+        turn.state.late_from_s = None
         turn.notice("info", "reports again", node.name)
 
 
@@ -105,11 +108,14 @@ def is_present(node: NodeRecord, boot_id: str) -> bool:
     return node.alive and node.boot_id == boot_id
 
 
-def next_tick_s(state: ClusterState) -> float | None:
+def next_tick_s(state: ClusterState, now_s: float) -> float | None:
     """When the next node may become late, a branch is to be fetched for, a hold ends, or a slice
     of the planner's does; None while no node reports and nothing of the others can be."""
-    nodes = (node for node in state.nodes.values() if node.alive and not node.late)
-    times_s = [late_at_s(state, node) for node in nodes]
+    if state.late_from_s is None or now_s >= state.late_from_s:
+        # Later signs of life only move it on: until it comes, asking each node again is for
+        # nothing, for a tick too early does no harm.
+        state.late_from_s = min(_late_times_s(state), default=math.inf)
+    times_s = [state.late_from_s] if state.late_from_s < math.inf else []
     slice_ends_s = state.planner.meter.end_s
     if times_s and slice_ends_s is not None:
         times_s.append(slice_ends_s)
@@ -119,6 +125,10 @@ def next_tick_s(state: ClusterState) -> float | None:
     if state.held_until_s is not None:
         times_s.append(state.held_until_s)
     return min(times_s, default=None)
+
+
+def _late_times_s(state: ClusterState) -> Iterator[float]:
+    return (late_at_s(state, n) for n in state.nodes.values() if n.alive and not n.late)
 
 
 def _lose(turn: Turn, node: NodeRecord, reason: str) -> None:

@@ -76,7 +76,7 @@ def step(state: ClusterState, event: Event, now_s: float) -> StepResult:
     return StepResult(
         tuple(turn.effects),
         tuple(turn.explanations),
-        membership.next_tick_s(state),
+        membership.next_tick_s(state, now_s),
         turn.failure,
     )
 

@@ -143,10 +143,12 @@ class Turn:
     def settle(self) -> None:
         """Announce nodes whose old work has ended, the change of the split that ends with that,
         phases that lost or regained a node, and blocks that changed class."""
-        moving = settled = False
-        for node in self.state.nodes.values():
-            if node.settled_role is node.role:
-                continue
+        state, moving, settled = self.state, False, False
+        changed = state.unsettled is None
+        if state.unsettled is None:
+            nodes = state.nodes.values()
+            state.unsettled = tuple(n for n in nodes if n.settled_role is not n.role)
+        for node in state.unsettled:
             if self._old_work(node):
                 moving = True
                 continue
@@ -154,11 +156,12 @@ class Turn:
             if node.alive:
                 self.notice("info", f"settled as {node.role}", node.name)
         if settled:
-            self.state.nodes_changed()  # one in warm-up takes work of both phases again
-        self.effects.extend(moves.follow(self.state, self.now_s, self.dropped))
-        self.state.planner.watch(self.now_s, unsettled=moving, settled=settled)
-        self._watch_phases()
-        self.tell(self.state.directory.deltas())
+            state.nodes_changed()  # one in warm-up takes work of both phases again
+        self.effects.extend(moves.follow(state, self.now_s, self.dropped))
+        state.planner.watch(self.now_s, unsettled=moving, settled=settled)
+        if changed:
+            self._watch_phases()
+        self.tell(state.directory.deltas())
 
     def tell(self, deltas: Iterable[Delta]) -> None:
         """Send blocks' new classes to their nodes."""

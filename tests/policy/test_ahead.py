@@ -16,6 +16,7 @@ from evctl.core.events import (
 from evctl.core.kv import FetchPiece, FetchSource
 from evctl.policy import pauses
 from evctl.policy.links import FetchPrior
+from evctl.policy.membership import next_tick_s
 from evctl.policy.pauses import FetchAheads
 from tests.policy.cluster import Cluster, keys, of
 
@@ -41,9 +42,9 @@ class Waiting(Cluster):
 
     def due_s(self) -> float | None:
         """When the next look after a branch is due: the earliest tick but those for nodes."""
-        assert self.last is not None
         late_s = min(n.seen_s for n in self.state.nodes.values()) + 5.0
-        next_s = self.last.next_tick_s
+        self.state.late_from_s = None  # it may be early, and hide what comes after it
+        next_s = next_tick_s(self.state, self.now_s)
         return next_s if next_s is not None and next_s < late_s else None
 
     def tick(self, at_s: float) -> list[FetchAhead]:

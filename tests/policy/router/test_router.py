@@ -157,6 +157,25 @@ def test_a_refused_dispatch_goes_elsewhere_and_ends_in_an_error_at_last() -> Non
     assert "EV-2307" in end.reason
 
 
+def test_a_step_that_changes_no_node_asks_none_of_them_anew() -> None:
+    """What a hundred nodes cost each event: nothing, until one changes or may be late."""
+    cluster = Cluster(9, "4P5D")
+    cluster.beat()
+    state = cluster.state
+    assert (state.unsettled, state.late_from_s) == ((), 105.0)
+    cluster.now_s += 2.0
+    cluster.beat()
+    cluster.arrive("r", 40)
+    assert cluster.last is not None
+    assert (state.late_from_s, cluster.last.next_tick_s) == (105.0, 105.0), "early does no harm"
+    cluster.now_s = 105.0
+    cluster.feed(Tick())
+    assert (state.late_from_s, cluster.last.next_tick_s) == (107.0, 107.0)
+    cluster.beat()
+    cluster.feed(NodeLost("n1", "boot1", "gone"))
+    assert state.late_from_s == 110.0
+
+
 def test_late_nodes_get_no_new_work_until_they_report() -> None:
     cluster = Cluster()
     cluster.now_s += 4.5
