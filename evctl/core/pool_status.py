@@ -56,8 +56,8 @@ class PoolStatus(msgspec.Struct, frozen=True):
     """The pool since the start of this life of the control plane; occupancy as of now.
 
     fetches: requests that missed a part of their prompt in L1 and looked elsewhere, and
-    fetched_blocks, fetched_bytes: of their prompts, by FETCH_PATHS. fetch_s: from the decision to
-    fetch to the last block in L1, all added up; exposed_s: of that, how long a request could have
+    fetched_blocks, fetched_bytes: of their prompts, by FETCH_PATHS. fetch_s: how long KV was on
+    its way to L1 (FetchEnded), all added up; exposed_s: of that, how long a request could have
     run but for its KV. share_hidden: 1 - exposed_s / fetch_s, None before the first fetch.
     recomputed_blocks: planned to be fetched and computed instead, by cause.
     """
