@@ -133,7 +133,8 @@ class FetchEnded(Fact, frozen=True, tag=True):
     the start, this node's L2, each peer's L2. fetch_s: how long any of
     it was on its way: from the decision to fetch to the last block verified in L1, without the
     time in which all of it lay in L2 and the request had no slots, which says nothing of a
-    fetch's speed. exposed_s: of that, how long the request could have run but for its KV.
+    fetch's speed; queued_s: that time. exposed_s: of fetch_s, how long the request could have run
+    but for its KV.
     missed_blocks: planned and to be computed instead; cause: why ("" if none): "deadline",
     "unreachable", "gone", "failed", "corrupt", "no_room", "cancelled".
     """
@@ -146,6 +147,7 @@ class FetchEnded(Fact, frozen=True, tag=True):
     exposed_s: float
     missed_blocks: int
     cause: str = ""
+    queued_s: float = 0.0
 
 
 class FetchAheadEnded(Fact, frozen=True, tag=True):

@@ -39,6 +39,7 @@ def test_a_wait_for_slots_is_no_part_of_a_fetch(world: World, queued_s: float) -
     restore(world, here, asked)
     (fact,) = asked.ended()
     assert fact.fetch_s == pytest.approx(1.25)
+    assert fact.queued_s == pytest.approx(queued_s)
     assert (fact.peers[0].blocks, fact.missed_blocks) == (6, 0)
     run_all(world, [asked])
 

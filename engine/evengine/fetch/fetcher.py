@@ -179,19 +179,15 @@ class Fetcher:
         self._advance(intake)
 
     def _plan_again(self, intake: Intake) -> None:
-        """It queued perhaps for long: L1 may have evicted some of what it had meanwhile, and
-        others may have computed what follows, so that L2 has it. What was asked for in vain is
-        not asked for again."""
+        """It queued perhaps for long: L1 and L2 may have lost some of what they had meanwhile,
+        and others may have computed what follows. What did not come is not asked for again."""
         seq, keys = intake.seq, intake.seq.usable_keys()
-        first, planned_from, planned_to = seq.published, intake.l1_blocks, intake.end
-        intake.next = intake.l1_blocks = first
-        intake.end = max(planned_to, first)
+        intake.next = intake.l1_blocks = first = seq.published
+        intake.end = max(intake.end, first)
         where = sources(seq.start.fetch, first, len(keys), len(keys))
-        if not intake.cause:
+        if not intake.refused:
             intake.end = self._plan_end(keys, intake.end, where)
-        if not intake.expired:
-            self._want(intake, first, planned_from, where)
-            self._want(intake, max(planned_to, first), intake.end, where)
+        self._want(intake, first, intake.end, where)
 
     def _want(
         self, intake: Intake, first: int, end: int, where: Mapping[int, tuple[str, ...]]
@@ -202,6 +198,8 @@ class Fetcher:
             intake.asked_s = self._clock.now_s()
         for depth in range(first, end):
             key = keys[depth]
+            if key in intake.waits_for or key in intake.refused:
+                continue
             if self._pool.find(key) is not None or self._store.is_being_kept(key):
                 continue
             if depth not in where and self.flights.of(key) is None:
@@ -292,8 +290,8 @@ class Fetcher:
 
     def _expire(self, intake: Intake) -> None:
         """What is still under way is waited for no longer."""
-        intake.expired = True
         intake.cause = "deadline"
+        intake.refused |= intake.waits_for
         self.flights.leave(intake, intake.waits_for)
         intake.waits_for = set()
         self._advance(intake)

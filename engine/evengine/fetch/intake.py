@@ -19,7 +19,7 @@ class Intake:
     restoring: a copy from L2 into its slots is under way. exposed_since_s: since when it could
     have run but for its KV. moved_s: how long any of it was on its way, that is without the time
     in which all of it lay in L2 and the request had no slots; moving_since_s: None in that time.
-    asked_s: when it last began to wait for blocks from peers.
+    asked_s: when it last began to wait for blocks from peers. refused: blocks that did not come.
     """
 
     at_most = RefClass.LIVE
@@ -32,12 +32,12 @@ class Intake:
         self.l1_blocks = first
         self.next = first
         self.end = end
-        self.asked_s = now_s
+        self.started_s = self.asked_s = now_s
         self.moving_since_s: float | None = now_s
         self.moved_s = 0.0
         self.restoring = False
-        self.expired = False
         self.waits_for: set[BlockKey] = set()
+        self.refused: set[BlockKey] = set()
         self.own_blocks = 0
         self.peer_blocks: Counter[str] = Counter()
         self.from_peer: dict[BlockKey, str] = {}
@@ -53,6 +53,7 @@ class Intake:
 
     def lost(self, flight: Flight, cause: str) -> None:
         self.waits_for.discard(flight.key)
+        self.refused.add(flight.key)
         self.cause = self.cause or cause
         self._advance(self)
 
@@ -93,6 +94,7 @@ class Intake:
             own_blocks=self.own_blocks,
             peers=sources_of(self.peer_blocks, block_bytes),
             fetch_s=self.moved_s,
+            queued_s=now_s - self.started_s - self.moved_s,
             exposed_s=self.exposed_s,
             missed_blocks=missed,
             cause=(self.cause or "gone") if missed else "",
