@@ -250,12 +250,15 @@ class Loop:
             self._finish(seq, FinishReason.ERROR, "the request waited past its deadline")
 
     def _admit(self) -> None:
-        """Give waiting requests, in their order, the blocks of their prompt."""
+        """Give waiting requests, in their order, the blocks of their prompt, once they may run
+        soon."""
         roster = self._roster
         seq = self._order.first(roster.waiting)
         if self._blocked is not None and self._blocked[0] is not seq:
             self._blocked = None  # it was cancelled, recalled, overtaken, or has expired
         while seq is not None and roster.running < self._limits.max_running:
+            if self._order.ahead_s(seq, roster.prefilling) > self._limits.admit_ahead_s:
+                return
             if self._blocked == (seq, self._store.l1.available_blocks):
                 return  # nothing was freed since it last did not fit
             if not self._store.take_prefix(seq, headroom_blocks=len(roster.decoding)):

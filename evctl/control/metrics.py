@@ -220,7 +220,7 @@ def _fetches(pool: PoolStatus) -> Iterator[Metric]:
     yield from (blocks, size)
     yield SummaryMetricFamily(
         "evctl_fetch_seconds",
-        "From the decision to fetch to the last block in L1",
+        "How long KV was on its way to L1",
         count_value=pool.fetches,
         sum_value=pool.fetch_s,
     )

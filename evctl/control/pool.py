@@ -27,6 +27,7 @@ class PoolMeasures:
         self._fetches = 0
         self._fetch_s = 0.0
         self._exposed_s = 0.0
+        self._queued_s = 0.0
 
     def observe(self, now_s: float, event: Event, result: StepResult) -> None:
         """An observer of the writer."""
@@ -51,6 +52,7 @@ class PoolMeasures:
             fetched_bytes={**own, "peer_l2": self._bytes["peer_l2"]},
             fetch_s=self._fetch_s,
             exposed_s=self._exposed_s,
+            fetch_queued_s=self._queued_s,
             share_hidden=hidden,
             recomputed_blocks=dict(sorted(self._recomputed.items())),
             ahead=self._ahead(state),
@@ -73,6 +75,7 @@ class PoolMeasures:
         self._fetches += 1
         self._fetch_s += max(0.0, fact.fetch_s)
         self._exposed_s += min(max(0.0, fact.exposed_s), max(0.0, fact.fetch_s))
+        self._queued_s += max(0.0, fact.queued_s)
         if fact.missed_blocks > 0:
             cause = fact.cause or OTHER
             known = cause in self._recomputed or len(self._recomputed) < MOST_CAUSES

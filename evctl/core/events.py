@@ -130,8 +130,11 @@ class FetchEnded(Fact, frozen=True, tag=True):
     that missed part of its prompt in L1 and had somewhere to look; before PrefillStarted.
 
     l1_blocks, own_blocks, peers: leading blocks of the prompt by where they were found: L1 at
-    the start, this node's L2, each peer's L2. fetch_s: from the decision to fetch to the last
-    block verified in L1. exposed_s: of that, how long the request could have run but for its KV.
+    the start, this node's L2, each peer's L2. fetch_s: how long any of
+    it was on its way: from the decision to fetch to the last block verified in L1, without the
+    time in which all of it lay in L2 and the request had no slots, which says nothing of a
+    fetch's speed; queued_s: that time. exposed_s: of fetch_s, how long the request could have run
+    but for its KV.
     missed_blocks: planned and to be computed instead; cause: why ("" if none): "deadline",
     "unreachable", "gone", "failed", "corrupt", "no_room", "cancelled".
     """
@@ -144,6 +147,7 @@ class FetchEnded(Fact, frozen=True, tag=True):
     exposed_s: float
     missed_blocks: int
     cause: str = ""
+    queued_s: float = 0.0
 
 
 class FetchAheadEnded(Fact, frozen=True, tag=True):

@@ -56,9 +56,10 @@ class PoolStatus(msgspec.Struct, frozen=True):
     """The pool since the start of this life of the control plane; occupancy as of now.
 
     fetches: requests that missed a part of their prompt in L1 and looked elsewhere, and
-    fetched_blocks, fetched_bytes: of their prompts, by FETCH_PATHS. fetch_s: from the decision to
-    fetch to the last block in L1, all added up; exposed_s: of that, how long a request could have
-    run but for its KV. share_hidden: 1 - exposed_s / fetch_s, None before the first fetch.
+    fetched_blocks, fetched_bytes: of their prompts, by FETCH_PATHS. fetch_s: how long KV was on
+    its way to L1 (FetchEnded), all added up; exposed_s: of that, how long a request could have
+    run but for its KV. fetch_queued_s: beside that, how long all of it lay in L2 and waited for
+    slots. share_hidden: 1 - exposed_s / fetch_s, None before the first fetch.
     recomputed_blocks: planned to be fetched and computed instead, by cause.
     """
 
@@ -67,6 +68,7 @@ class PoolStatus(msgspec.Struct, frozen=True):
     fetched_bytes: dict[str, int] = {}
     fetch_s: float = 0.0
     exposed_s: float = 0.0
+    fetch_queued_s: float = 0.0
     share_hidden: float | None = None
     recomputed_blocks: dict[str, int] = {}
     ahead: AheadStatus = AheadStatus()

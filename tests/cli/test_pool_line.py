@@ -9,8 +9,10 @@ from evctl.core.pool_status import NodePool, PoolStatus, TierOccupancy
 from tests.client.fake_admin import POOL, status
 
 WITHOUT = NodePool("n1", TierOccupancy(1024, 0), TierOccupancy(0, 0))
-OWN = PoolStatus(1, {"own_l2": 1}, {}, 0.0, 0.0, None, {"gone": 0})
-ONE_CAUSE = PoolStatus(2, {"own_l2": 12, "peer_l2": 980}, {}, 1.0, 0.03, 0.97, {"no_room": 12})
+OWN = PoolStatus(1, {"own_l2": 1}, {}, 0.0, 0.0, 0.0, None, {"gone": 0})
+ONE_CAUSE = PoolStatus(
+    2, {"own_l2": 12, "peer_l2": 980}, {}, 1.0, 0.03, 9.0, 0.97, {"no_room": 12}
+)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ POOL = PoolStatus(
     fetched_bytes={"l1": 58_982_400, "own_l2": 19_660_800, "peer_l2": 39_321_600},
     fetch_s=8.0,
     exposed_s=0.5,
+    fetch_queued_s=2.0,
     share_hidden=0.9375,
     recomputed_blocks={"deadline": 12, "gone": 3},
     ahead=AheadStatus({"sent": 9, "done": 8, "lost": 1}, 120, 7_864_320, 16),

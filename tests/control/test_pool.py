@@ -105,7 +105,7 @@ async def test_a_waiting_branch_is_fetched_for_and_all_of_it_shows(pool: Pool) -
     engine, _ = await pool.sent("r1")
     peers = (FetchSource("n3", 1, 1000),)
     engine.fact(
-        FetchEnded("r1", 0, 0, peers, 0.2, 0.05, 1, "deadline"),
+        FetchEnded("r1", 0, 0, peers, 0.2, 0.05, 1, "deadline", 7.0),
         FirstToken("r1", 40),
         TransferDone("r1", "n2", 3, 1, 0),
     )
@@ -123,7 +123,8 @@ async def test_a_waiting_branch_is_fetched_for_and_all_of_it_shows(pool: Pool) -
     status = pool.plane.status().pool
     assert status is not None
     assert status.fetched_blocks == {"l1": 0, "own_l2": 0, "peer_l2": 1}
-    assert status.share_hidden == pytest.approx(0.75)
+    assert status.share_hidden == pytest.approx(0.75), "time in a queue hides nothing"
+    assert status.fetch_queued_s == 7.0
     assert status.recomputed_blocks == {"deadline": 1}
     assert (status.ahead.blocks, status.ahead.outcomes["done"]) == (2, 1)
     assert [node.node for node in status.nodes] == ["n1", "n2", "n3"]

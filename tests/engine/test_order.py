@@ -104,6 +104,20 @@ def test_a_waiting_prompt_counts_by_what_neither_cache_nor_peers_have() -> None:
     assert order_of(held_blocks=0).first([short, cached]) is short, "32 of 40 are"
 
 
+def test_work_before_a_request_is_of_those_that_can_run_and_come_first() -> None:
+    late = sequence("late", 100, 9.0)
+    late.stage = Stage.WAITING
+    late.expected_tokens = 50
+    long, short = sequence("long", 200, 0.0, computed=20), sequence("short", 30, 0.0)
+    fetching = sequence("fetching", 40, 0.0)
+    fetching.intake = SimpleNamespace()  # type: ignore[assignment]
+    admitted = [long, fetching, short]
+    by_arrival = order_of(shortest_first=False)
+    assert by_arrival.ahead_s(late, admitted) == pytest.approx(2.1)
+    assert by_arrival.ahead_s(late, [fetching]) == 0.0, "it holds up nobody"
+    assert order_of().ahead_s(late, admitted) == pytest.approx(0.3), "it overtakes the long one"
+
+
 @pytest.mark.parametrize(
     ("l1", "l2", "pieces", "leading"),
     [

@@ -34,6 +34,26 @@ def test_blocks_evicted_from_l1_come_back_from_l2(tmp_path: Path, prepared_model
         assert after.problems == ()
 
 
+def test_who_is_far_back_in_the_queue_gets_no_l1_yet(tmp_path: Path, prepared_model) -> None:
+    """There would be room for all of them. In the end all have run."""
+    limits = {"admit_ahead_s": 0.0, "chunk_tokens": 64}
+    with Driver(
+        tmp_path, prepared_model("random-4l256"), names=("a",), l1_blocks=600, limits=limits
+    ) as driver:
+        driver.run(prompts(1, 200), max_tokens=1)  # from now on it knows what a token takes
+        asked = prompts(6, 900, seed=9)
+        ids = [driver.submit(p, tenant="far", max_tokens=2) for p in asked]
+        queued = 0
+        while not all(driver.results[i].finish for i in ids):
+            load = driver.inspect("a").load
+            assert load.running_prefill <= 2
+            assert load.l1_used_blocks <= 2 * 57 + load.running_decode * 57
+            queued = max(queued, load.waiting_prefill)
+        assert queued >= 3
+        assert {r.finish for r in driver.wait(ids)} == {"length"}
+        assert driver.quiet("a").problems == ()
+
+
 def test_decodes_that_outgrow_l1_are_preempted_and_come_out_the_same(
     tmp_path: Path, prepared_model
 ) -> None:

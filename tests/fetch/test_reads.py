@@ -210,8 +210,10 @@ def test_what_another_request_computes_meanwhile_is_used(world: World) -> None:
     run_all(world, [asked])
 
 
-def test_what_came_and_had_to_go_again_is_computed(world: World) -> None:
-    """It is not waited for: it will not come a second time."""
+@pytest.mark.parametrize("again", [True, False])
+def test_what_came_and_had_to_go_again_is_asked_for_once_more(world: World, again: bool) -> None:
+    """While its request queued; once it has slots, that is over. If it does not come then, it is
+    computed."""
     here, there = two_nodes(world, ALL, l2_blocks=3)
     there.plant(chain(PATH))
     asked = world.request(here, PATH, [FetchPiece(0, 3, ("b",))])
@@ -220,7 +222,13 @@ def test_what_came_and_had_to_go_again_is_computed(world: World) -> None:
     assert here.counters["fetch_peer_blocks"] == 3
     for first in range(100, 103):
         here.plant(chain([first]))
+        if not again:
+            there.plant(chain([first]))
     world.admit(asked)
+    assert not asked.runnable
+    for _ in range(9):
+        world.calm()
     assert asked.runnable
-    assert asked.ended()[0].missed_blocks == 3
+    assert asked.ended()[0].missed_blocks == (0 if again else 3)
+    assert here.counters["fetch_peer_blocks"] == (6 if again else 3)
     run_all(world, [asked])

@@ -3,8 +3,9 @@
 
 Recorded conversations on engines with a pool, at three loads; at each once with fetches that begin
 when a request queues, and once with fetches that begin when it could start (the switch
-`fetch: at-start`), same seed. Share hidden = 1 - (time that requests could have run but for their
-KV) / (time that their fetches took), by the engines' own clocks.
+`fetch: at-start`), same seed, `--repeats` times in turns. Share hidden = 1 - (time that requests
+could have run but for their KV) / (time that it was on its way), by the engines' own clocks. Time
+in which all of it lay in L2 and a request had no slots is told apart (`queued`).
 """
 
 from __future__ import annotations
@@ -57,23 +58,32 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=150)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--l1-tokens", type=int, default=32768)
+    parser.add_argument("--repeats", type=int, default=1)
     options = parser.parse_args()
     loads = options.agents
-    with tempfile.TemporaryDirectory() as name:
-        for agents in loads:
-            options.agents = agents
-            for fetch in ("queued", "at-start"):
-                found = measure(Path(name), fetch, options)
-                report, pool = found["report"], found["pool"]
-                ttft = report["ttft_s"]
-                hit, ideal = report["kv_hit_rate"], report["kv_hit_rate_ideal"]
-                print(
-                    f"{agents:3} agents  {fetch:9} ttft mean {ttft['mean']:.3f} p95 "
-                    f"{ttft['p95']:.3f} s  failed {report['failed']}  hit {hit:.3f} of {ideal:.3f}"
-                    f"  pool {json.dumps(pool)}",
-                    flush=True,
-                )
+    for agents in loads:
+        options.agents = agents
+        for number in range(options.repeats):
+            order = ("queued", "at-start") if number % 2 == 0 else ("at-start", "queued")
+            for fetch in order:
+                with tempfile.TemporaryDirectory() as name:
+                    found = measure(Path(name), fetch, options)
+                print(f"{agents:3} agents  {fetch:9} {line(found)}", flush=True)
     return 0
+
+
+def line(found: dict[str, Any]) -> str:
+    """What is told of a replay."""
+    report, pool = found["report"], found["pool"]
+    ttft, hidden = report["ttft_s"], pool["share_hidden"]
+    share = "-" if hidden is None else f"{hidden:.1%}"
+    return (
+        f"ttft mean {ttft['mean']:.3f} p50 {ttft['p50']:.3f} p95 {ttft['p95']:.3f} s  "
+        f"failed {report['failed']}  hit {report['kv_hit_rate']:.3f} of "
+        f"{report['kv_hit_rate_ideal']:.3f}  fetched in {pool['fetch_s']:.2f} s, exposed "
+        f"{pool['exposed_s']:.2f}, hidden {share}, queued {pool['fetch_queued_s']:.2f} s  "
+        f"pool {json.dumps(pool)}"
+    )
 
 
 if __name__ == "__main__":

@@ -89,12 +89,7 @@ class Fetcher:
             if not self._limits.at_start:
                 self._begin(seq, seq.published)
             return
-        planned_from = intake.l1_blocks
-        intake.next = intake.l1_blocks = seq.published
-        intake.end = max(intake.end, seq.published)  # others have computed more meanwhile
-        if intake.next < planned_from and not intake.expired:  # L1 has evicted some meanwhile
-            where = sources(seq.start.fetch, intake.next, planned_from, planned_from)
-            self._want(intake, intake.next, planned_from, where)
+        self._plan_again(intake)
         if intake.next >= intake.end:
             self._finish(intake)
         else:
@@ -142,8 +137,7 @@ class Fetcher:
     def tick(self, now_s: float) -> None:
         self.flights.pump(now_s)
         for intake in list(self._intakes.values()):
-            if not intake.expired and now_s - intake.started_s > self._limits.deadline_s:
-                intake.expired = True
+            if intake.waits_for and now_s - intake.asked_s > self._limits.deadline_s:
                 self._expire(intake)
             else:
                 self._advance(intake)  # what it waits for may have been kept meanwhile
@@ -182,16 +176,30 @@ class Fetcher:
         intake = Intake(seq, first, end, self._clock.now_s(), self._advance)
         seq.intake = self._intakes[seq.request_id] = intake
         self._want(intake, first, end, where)
-        if seq.slots:
-            self._advance(intake)
+        self._advance(intake)
+
+    def _plan_again(self, intake: Intake) -> None:
+        """It queued perhaps for long: L1 and L2 may have lost some of what they had meanwhile,
+        and others may have computed what follows. What did not come is not asked for again."""
+        seq, keys = intake.seq, intake.seq.usable_keys()
+        intake.next = intake.l1_blocks = first = seq.published
+        intake.end = max(intake.end, first)
+        where = sources(seq.start.fetch, first, len(keys), len(keys))
+        if not intake.refused:
+            intake.end = self._plan_end(keys, intake.end, where)
+        self._want(intake, first, intake.end, where)
 
     def _want(
         self, intake: Intake, first: int, end: int, where: Mapping[int, tuple[str, ...]]
     ) -> None:
         """Send for the blocks [first, end) that are neither here nor on their way to L2."""
         keys = intake.seq.keys
+        if not intake.waits_for:
+            intake.asked_s = self._clock.now_s()
         for depth in range(first, end):
             key = keys[depth]
+            if key in intake.waits_for or key in intake.refused:
+                continue
             if self._pool.find(key) is not None or self._store.is_being_kept(key):
                 continue
             if depth not in where and self.flights.of(key) is None:
@@ -216,7 +224,10 @@ class Fetcher:
     def _advance(self, intake: Intake) -> None:
         """Take in what has come, in the order of the prompt."""
         seq = intake.seq
-        if seq.intake is not intake or intake.restoring or not seq.slots:
+        if seq.intake is not intake or intake.restoring:
+            return
+        intake.move(self._clock.now_s())
+        if not seq.slots:
             return
         while intake.next < intake.end:
             key = seq.keys[intake.next]
@@ -279,10 +290,10 @@ class Fetcher:
 
     def _expire(self, intake: Intake) -> None:
         """What is still under way is waited for no longer."""
-        if intake.waits_for:
-            intake.cause = "deadline"
-            self.flights.leave(intake, intake.waits_for)
-            intake.waits_for = set()
+        intake.cause = "deadline"
+        intake.refused |= intake.waits_for
+        self.flights.leave(intake, intake.waits_for)
+        intake.waits_for = set()
         self._advance(intake)
 
     def _finish(self, intake: Intake) -> None:

@@ -17,7 +17,9 @@ class Intake:
     """Blocks [next, end) of a request's prompt are still to come; before that they are in L1.
 
     restoring: a copy from L2 into its slots is under way. exposed_since_s: since when it could
-    have run but for its KV.
+    have run but for its KV. moved_s: how long any of it was on its way, that is without the time
+    in which all of it lay in L2 and the request had no slots; moving_since_s: None in that time.
+    asked_s: when it last began to wait for blocks from peers. refused: blocks that did not come.
     """
 
     at_most = RefClass.LIVE
@@ -30,10 +32,12 @@ class Intake:
         self.l1_blocks = first
         self.next = first
         self.end = end
-        self.started_s = now_s
+        self.started_s = self.asked_s = now_s
+        self.moving_since_s: float | None = now_s
+        self.moved_s = 0.0
         self.restoring = False
-        self.expired = False
         self.waits_for: set[BlockKey] = set()
+        self.refused: set[BlockKey] = set()
         self.own_blocks = 0
         self.peer_blocks: Counter[str] = Counter()
         self.from_peer: dict[BlockKey, str] = {}
@@ -49,6 +53,7 @@ class Intake:
 
     def lost(self, flight: Flight, cause: str) -> None:
         self.waits_for.discard(flight.key)
+        self.refused.add(flight.key)
         self.cause = self.cause or cause
         self._advance(self)
 
@@ -65,8 +70,20 @@ class Intake:
         if self.exposed_since_s is None:
             self.exposed_since_s = now_s
 
+    def move(self, now_s: float) -> None:
+        """Tell whether any of it is on its way: blocks from peers, or into slots."""
+        moving = bool(self.waits_for or self.seq.slots)
+        if self.moving_since_s is not None and not moving:
+            self.moved_s += now_s - self.moving_since_s
+            self.moving_since_s = None
+        elif self.moving_since_s is None and moving:
+            self.moving_since_s = now_s
+
     def ended(self, now_s: float, block_bytes: int) -> FetchEnded:
         """What is to be told of it once it is over."""
+        if self.moving_since_s is not None:
+            self.moved_s += now_s - self.moving_since_s
+            self.moving_since_s = None
         if self.exposed_since_s is not None:
             self.exposed_s += now_s - self.exposed_since_s
             self.exposed_since_s = None
@@ -76,7 +93,8 @@ class Intake:
             l1_blocks=self.l1_blocks,
             own_blocks=self.own_blocks,
             peers=sources_of(self.peer_blocks, block_bytes),
-            fetch_s=now_s - self.started_s,
+            fetch_s=self.moved_s,
+            queued_s=now_s - self.started_s - self.moved_s,
             exposed_s=self.exposed_s,
             missed_blocks=missed,
             cause=(self.cause or "gone") if missed else "",

@@ -6,7 +6,7 @@ import msgspec
 
 
 class FetchLimits(msgspec.Struct, frozen=True):
-    """deadline_s: after so long a request computes what has not come. answer_s: for a peer to
+    """deadline_s: after so long a request computes what peers have not sent. answer_s: for one to
     say where its blocks lie. transfer_s: for one batch to be read. batch_blocks: in one batch.
     bytes_in_flight: of all batches together. hold_s: how long a peer keeps blocks in place for
     us; quarantine_s: how long slots rest that a failed read might still write to.
