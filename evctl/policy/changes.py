@@ -14,11 +14,13 @@ MAX_ENDED: Final = 200
 
 class OpenMove(msgspec.Struct):
     """A NodeMove under way. life: of its node when it was cordoned, "" of a node that was lost by
-    then. left: requests of the old role that are still there (an ordered set)."""
+    then. left: requests of the old role that are still there (an ordered set). seen: changes of
+    its node's load when that was noted."""
 
     move: NodeMove
     life: str
     left: dict[str, None]
+    seen: int = -1
 
 
 class OpenTransition(msgspec.Struct):

@@ -37,7 +37,7 @@ class NodeLoad(msgspec.Struct):
     waiting ones get from peers. decodes: requests that it decodes or will; decoding: of
     those, the ones that it decodes now. meant_blocks: of
     prompts of all its requests. prefills: those whose prompt it still has to compute, in the
-    order they came.
+    order they came. changes: counts up with each of them.
     """
 
     waiting: int = 0
@@ -52,9 +52,11 @@ class NodeLoad(msgspec.Struct):
     decoding: int = 0
     meant_blocks: int = 0
     prefills: dict[str, RequestRecord] = {}
+    changes: int = 0
 
     def add(self, share: Share, sign: int) -> None:
         """sign: 1 to add, -1 to take away."""
+        self.changes += 1
         self.waiting += sign * share.waiting
         self.waiting_tokens += sign * share.waiting_tokens
         self.waiting_pairs += sign * share.waiting_pairs

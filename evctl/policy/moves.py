@@ -126,6 +126,9 @@ def _advance(state: ClusterState, part: OpenMove, now_s: float, dropped: Collect
         part.move = msgspec.structs.replace(move, outcome=LOST)
         part.left.clear()
         return True
+    if part.seen == node.load.changes and node.settled_role is not node.role:
+        return False  # as most events leave it
+    part.seen = node.load.changes
     phase = Phase(move.before)
     records = old_work(state, node, phase) if node.alive else []
     finished, requeued = _gone(state, part.left, records, phase, dropped)

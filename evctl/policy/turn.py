@@ -182,7 +182,10 @@ class Turn:
             meter.pauses(key, self.now_s)
 
     def _old_work(self, node: NodeRecord) -> bool:
-        return node.alive and bool(moves.old_work(self.state, node, node.settled_role.phase))
+        """Whether moves.old_work has any, from the sums."""
+        load = node.load
+        left = load.prefills if node.settled_role.phase is Phase.PREFILL else load.decodes
+        return node.alive and bool(left)
 
     def _watch_phases(self) -> None:
         state = self.state

@@ -19,10 +19,10 @@ from evctl.core.effects import (
 )
 from evctl.core.errors import RefusedError
 from evctl.core.events import NodeLost, Override, Recalled, RequestCancelled, Tick
-from evctl.core.split import parse_split
+from evctl.core.split import Phase, parse_split
 from evctl.core.transitions import Transition
-from evctl.policy import transition
-from evctl.policy.state import step
+from evctl.policy import moves, transition
+from evctl.policy.state import ClusterState, NodeRecord, RequestRecord, step
 from evctl.policy.turn import Turn
 from tests.policy import test_accounting
 from tests.policy.cluster import Cluster, of
@@ -320,3 +320,31 @@ def test_records_survive_the_wire() -> None:
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(ended(effects)), type=Transition)
     assert again == ended(effects)
     assert step(cluster.state, Tick(), cluster.now_s).next_tick_s is not None
+
+
+def test_an_event_elsewhere_does_not_look_through_the_requests_of_nodes_that_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else every event costs all requests that are there, for as long as a large change takes."""
+    cluster = Cluster(4, "3P1D")
+    for number in range(12):
+        cluster.arrive(f"r{number}")
+        cluster.start(f"r{number}")
+    cluster.hold("1P3D")
+    looked = []
+    old_work = moves.old_work
+
+    def counted(state: ClusterState, node: NodeRecord, phase: Phase) -> list[RequestRecord]:
+        looked.append(node.name)
+        return old_work(state, node, phase)
+
+    monkeypatch.setattr(moves, "old_work", counted)
+    cluster.beat()
+    assert looked == []
+    change = cluster.state.transitions.open
+    assert change is not None
+    moving = {part.move.node for part in change.parts}
+    name = next(n for n, r in cluster.state.requests.items() if r.prefill_node in moving)
+    node = cluster.state.requests[name].prefill_node
+    cluster.first_token(name)
+    assert looked == [node]
