@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evctl.core.brain_status import BrainStatus, TermStatus
+from evctl.core.brain_status import BrainStatus
 from evctl.core.planning import Candidate
 from evctl.core.predictions import ErrorStatus, PredictionStatus
 from evctl.tui.model import Model
@@ -201,21 +201,25 @@ def test_a_long_verdict_has_two_rows_where_there_are_enough() -> None:
 
 def test_what_is_not_told_and_what_was_off_are_told_whole_where_there_is_room() -> None:
     terms = ("c0", "c1", "c2", "c3", "d0", "d2")
-    brain = replace(BRAIN, models=(model("n1", unidentified=terms),))
+    times = (model("n1", unidentified=terms),)
     errors = PredictionStatus(*(ErrorStatus(9, 0.5, 0.9, 0.1) for _ in range(5)))
-    rows = rows_of(brain, 56, 20, predictions=errors)
+    rows = rows_of(BRAIN, 56, 20, times=times, predictions=errors)
     assert rows[-4:] == [
         "iteration times  1 of 1 nodes, off by 3% at most, c0 c1",
         "  c2 c3 d0 d2 not told by the data",
         "predictions off by TTFT 50%, wait 50%, service 50%,",
         "  fetch 50%, throughput 50%",
     ]
-    assert rows_of(brain, 56, 6, predictions=errors)[-1].endswith("…")
+    assert rows_of(BRAIN, 56, 6, times=times, predictions=errors)[-1].endswith("…")
 
 
 def test_terms_never_run_into_each_other() -> None:
-    wild = (TermStatus("d0", 0.00283, 12.0), TermStatus("d1", 0.0123, 9.99), TermStatus("d2", 0.0))
-    said = detail_of(replace(BRAIN, models=(model("n1", terms=wild, unidentified=()),)))
+    terms, errors = (
+        {"d0": 0.00283, "d1": 0.0123, "d2": 0.0},
+        {"d0": 0.034, "d1": 0.12288, "d2": 0.0},
+    )
+    wild = model("n1", coefficients=terms, errors=errors, unidentified=())
+    said = detail_of(BRAIN, times=(wild,))
     assert "d0 2.83 ms ±>9x  d1 12.3 ms ±999% d2 0" in said
 
 
