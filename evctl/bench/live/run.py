@@ -123,7 +123,9 @@ def measure(plan: Plan, told: Told = lambda _: None) -> LiveMeasurement:
         for seed in plan.seeds:
             for number, arm in enumerate(plan.arms):
                 told(f"{arm}, seed {seed}")
-                runs.append(_run(plan, arm, seed, Path(name) / f"{seed}-{number}", times))
+                run = _run(plan, arm, seed, Path(name) / f"{seed}-{number}", times)
+                told(f"{arm}, seed {seed}: mean E2E {run.e2e_s.mean:.2f} s, {run.failed} failed")
+                runs.append(run)
     return LiveMeasurement(
         subject="live",
         peer=OURS if OURS in plan.arms else "",
