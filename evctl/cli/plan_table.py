@@ -72,6 +72,8 @@ def _seen(decision: PlanDecision) -> str:
     told = f"from {len(slices)} slices with {arrivals} requests"
     if thin:
         told += f", {thin} of them thin"
+    if decision.compared_slices > len(slices):
+        told += f", compared over the last {decision.compared_slices}"
     models = sorted(set(decision.model.values()))
     return f"{told}; execution-time models: {', '.join(models) or 'none'}"
 

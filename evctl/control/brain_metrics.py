@@ -42,7 +42,7 @@ def error_metrics(found: Mapping[str, outcomes.Errors]) -> Iterator[Metric]:
     """Of predictions."""
     errors = HistogramMetricFamily(
         "evctl_prediction_error_ratio",
-        "Relative errors: |predicted - actual| over the actual value",
+        "Errors: |predicted - actual| over the actual value; of waits, over the TTFT",
         labels=["what"],
     )
     for what, one in found.items():

@@ -34,30 +34,32 @@ class Errors:
     """
 
     def __init__(self) -> None:
-        self._pairs: deque[tuple[float, float]] = deque(maxlen=MAX_SAMPLES)
+        self._pairs: deque[tuple[float, float, float]] = deque(maxlen=MAX_SAMPLES)
         self.buckets = [0] * (len(BOUNDS) + 1)
         self.total = 0.0
 
-    def add(self, predicted: float, actual: float) -> None:
-        """An actual value of 0 has no relative error, and is left out."""
-        if actual <= 0.0:
+    def add(self, predicted: float, actual: float, of: float | None = None) -> None:
+        """The error is relative to `of`, without it to the actual value. Of 0 there is no relative
+        error: such a pair is left out."""
+        whole = actual if of is None else of
+        if whole <= 0.0:
             return
-        self._pairs.append((predicted, actual))
-        error = abs(predicted - actual) / actual
+        error = abs(predicted - actual) / whole
+        self._pairs.append((predicted, actual, error))
         self.buckets[bisect_left(BOUNDS, error)] += 1
         self.total += error
 
     def status(self) -> ErrorStatus | None:
         if not self._pairs:
             return None
-        errors = sorted(abs(predicted - actual) / actual for predicted, actual in self._pairs)
-        expected = sum(predicted for predicted, _ in self._pairs)
-        happened = sum(actual for _, actual in self._pairs)
+        errors = sorted(error for _, _, error in self._pairs)
+        expected = sum(predicted for predicted, _, _ in self._pairs)
+        happened = sum(actual for _, actual, _ in self._pairs)
         return ErrorStatus(
             count=len(errors),
             median=errors[ceil(0.5 * len(errors)) - 1],
             p90=errors[ceil(0.9 * len(errors)) - 1],
-            bias=expected / happened - 1.0,
+            bias=expected / happened - 1.0 if happened else 0.0,
         )
 
 
@@ -110,9 +112,10 @@ class Outcomes:
         predicted, placed_s = story.predicted, story.placed_s
         if predicted is None or placed_s is None or story.first_token_s is None:
             return
-        self.errors["ttft"].add(predicted.ttft_s, story.first_token_s - placed_s)
+        ttft_s = story.first_token_s - placed_s
+        self.errors["ttft"].add(predicted.ttft_s, ttft_s)
         if story.started_s is not None:
-            self.errors["wait"].add(predicted.wait_s, story.started_s - placed_s)
+            self.errors["wait"].add(predicted.wait_s, story.started_s - placed_s, of=ttft_s)
             self.errors["service"].add(predicted.service_s, story.first_token_s - story.started_s)
         if predicted.fetch_s and story.fetch_s is not None:
             self.errors["fetch"].add(predicted.fetch_s, story.fetch_s)

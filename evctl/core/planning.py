@@ -83,7 +83,9 @@ class PlanDecision(msgspec.Struct, frozen=True):
     mode: auto, hold or advise when it was made. current: the split that routing aimed at.
     chosen: the best candidate that passed the test, "" for none. model: node -> where its
     coefficients come from ("fitted", "kept" from an earlier life, "borrowed" of a node like it,
-    "prior"). why: in words.
+    "prior"). why: in words. slices: of the window. compared_slices: how many the candidates were
+    compared over, without thin ones, and with those of windows before where the window alone
+    leaves it open; 0 without candidates.
     """
 
     number: int
@@ -97,6 +99,7 @@ class PlanDecision(msgspec.Struct, frozen=True):
     model: dict[str, str]
     moves: tuple[Move, ...]
     why: str
+    compared_slices: int = 0
 
     def foremost(self, number: int) -> tuple[Candidate, ...]:
         """So many candidates, in their order: the present split, the chosen one, then those that

@@ -11,8 +11,9 @@ PREDICTED: Final = ("ttft", "wait", "service", "fetch", "throughput")
 
 class ErrorStatus(msgspec.Struct, frozen=True):
     """Of the last `count` predictions of one thing. Relative errors are |predicted - actual| over
-    the actual value: their median and 90th percentile. bias: the sum of the predicted over the sum
-    of the actual values, minus 1: above 0, too much is expected."""
+    the actual value (of a wait, over the time to the first token that it is a part of: most waits
+    are next to nothing): their median and 90th percentile. bias: the sum of the predicted over
+    the sum of the actual values, minus 1: above 0, too much is expected."""
 
     count: int
     median: float

@@ -259,6 +259,7 @@ def _record(
         chosen=str(chosen) if chosen is not None else "",
         candidates=tuple(map(_rounded, weighed.candidates)) if weighed is not None else (),
         slices=window,
+        compared_slices=weighed.slices if weighed is not None else 0,
         model={node.name: node.model_source for node in state.nodes.values()},
         moves=moves,
         why=why,

@@ -62,6 +62,7 @@ def decision(**changes: Any) -> PlanDecision:
             Candidate("2P1D", Forecast(2.23, 0.6, 3.4, 1.2), 0.0, 0.0, "current", ""),
         ),
         "slices": (slice_record(), slice_record(thin=True, arrivals=12)),
+        "compared_slices": 4,
         "model": {"n1": "fitted", "n2": "fitted", "n3": "kept"},
         "moves": (Move("n2", "P", "D", running=1, queued=2),),
         "why": "2P1D -> 1P2D: 12% above, 4 standard errors",
@@ -71,7 +72,8 @@ def decision(**changes: Any) -> PlanDecision:
 
 def blind() -> PlanDecision:
     why = "8 of 10 slices have fewer than 20 requests"
-    return decision(verdict="blind", chosen="", candidates=(), moves=(), why=why, number=1)
+    nothing: dict[str, Any] = {"chosen": "", "candidates": (), "moves": (), "compared_slices": 0}
+    return decision(verdict="blind", why=why, number=1, **nothing)
 
 
 CHANGE = Transition(

@@ -303,6 +303,19 @@ def test_errors_are_relative_and_tell_their_bias() -> None:
     assert sum(errors.buckets) == 3
 
 
+def test_a_wait_that_is_next_to_nothing_is_off_by_next_to_nothing() -> None:
+    errors = Errors()
+    errors.add(0.0, 0.002, of=2.0)
+    errors.add(0.0, 0.0, of=2.0)
+    found = errors.status()
+    assert found is not None
+    assert (found.count, found.median, found.p90) == (2, 0.0, 0.001)
+    errors = Errors()
+    errors.add(0.5, 0.0, of=2.0)
+    assert (found := errors.status()) is not None
+    assert (found.median, found.bias) == (0.25, 0.0), "no bias of nothing"
+
+
 def test_a_fetch_is_held_against_its_prediction() -> None:
     cluster = Recorded()
     cluster.arrive("r1")

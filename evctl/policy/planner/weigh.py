@@ -26,11 +26,13 @@ LOOK = 0.1
 
 
 class Weighed(msgspec.Struct, frozen=True):
-    """All candidates in the order of their prefill nodes, the best that passed, and by what."""
+    """All candidates in the order of their prefill nodes, the best that passed, by what, and over
+    how many slices."""
 
     candidates: tuple[Candidate, ...]
     chosen: Split | None
     closed: bool
+    slices: int
 
 
 def judge(
@@ -79,7 +81,7 @@ def weigh(
     scale = Scale(fleet, tuple(slices), whole, estimate, config, present)
     expected = {s: estimate(fleet, s, whole) for s in fleet.splits() if _allowed(scale, s)}
     if glance and not _promises(scale, expected):
-        return Weighed((), None, closed)
+        return Weighed((), None, closed, len(slices))
     tested = compare(scale, expected, share)
     candidates = [
         _judge(scale, split, expected.get(split), tested.get(split), barred)
@@ -94,7 +96,7 @@ def weigh(
     told = tuple(
         msgspec.structs.replace(c, verdict="chosen") if c.split == named else c for c in candidates
     )
-    return Weighed(told, chosen, closed)
+    return Weighed(told, chosen, closed, len(slices))
 
 
 def _promises(scale: Scale, expected: dict[Split, Forecast]) -> bool:

@@ -248,7 +248,10 @@ def test_what_one_window_leaves_open_three_may_settle() -> None:
     for seed in range(20):
         slices = window(CODING_126, 6, spread=0.2, slices=30, seed=seed)
         alone += judge(fleet(CODING_126, 6), slices[20:], slices[20:], SOUND).chosen is not None
-        together += judge(fleet(CODING_126, 6), slices[20:], slices, SOUND).chosen is not None
+        judged = judge(fleet(CODING_126, 6), slices[20:], slices, SOUND)
+        together += judged.chosen is not None
+        assert judged.slices in (10, 30)
+        assert judged.slices == 30 or judged.chosen is not None
     assert 10 <= alone < together
 
 
