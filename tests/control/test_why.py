@@ -334,7 +334,8 @@ def test_a_fetch_is_held_against_its_prediction() -> None:
     assert found.fetch.median == pytest.approx(1.0)
     assert found.service is not None
     assert found.service.median == pytest.approx(0.2)
-    assert found.wait is None, "it did not wait, and nothing is relative to 0"
+    assert found.wait is not None
+    assert found.wait.median == pytest.approx(1.0), "0.5 s too much, of 0.5 s to the first token"
 
 
 def test_a_decision_is_measured_from_when_its_move_has_settled() -> None:
