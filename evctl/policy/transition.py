@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from evctl.core.effects import Explanation, Recall, SetRole, SplitWritten
+from evctl.core.effects import Explanation, SetRole, SplitWritten
 from evctl.core.errors import EvctlError, RefusedError
 from evctl.core.events import Override, RecallDenied, Recalled
 from evctl.core.split import Role, Split, parse_split
 from evctl.core.status import Move, SplitWrite
 from evctl.policy.cluster import ClusterState, NodeRecord, Stage, fit_split
 from evctl.policy.moves import begin
+from evctl.policy.relief import recall, relieve
 from evctl.policy.turn import Turn
 
 AUTO: Final = "auto"
@@ -208,6 +209,8 @@ def _write(
     turn.effects.extend(begin(state, write, turn.now_s))
     for one in moves:
         _change_role(turn, state.nodes[one.node], Role(one.after))
+    if any(one.after == Role.PREFILL for one in moves):
+        relieve(turn)
 
 
 def _change_role(turn: Turn, node: NodeRecord, role: Role) -> None:
@@ -218,9 +221,7 @@ def _change_role(turn: Turn, node: NodeRecord, role: Role) -> None:
     if role is not Role.DECODE:
         return
     for record in turn.state.prefills_of(node):
-        if record.stage is Stage.WAITING and not record.recalling:
-            record.recalling = True
-            turn.do(Recall(record.request_id, node.name))
+        recall(turn, node, record)
 
 
 def _leaves_a_phase_dead(state: ClusterState, chosen: list[NodeRecord], after: Role) -> bool:

@@ -47,6 +47,44 @@ def test_the_node_with_fewest_running_requests_moves_and_gives_back_what_it_has_
     assert cluster.state.settled_split == "1P2D"
 
 
+def test_a_node_that_turns_to_prefill_takes_its_part_of_what_waits() -> None:
+    """n1 runs r1, and r2 to r5 wait behind it: two prompts of five belong to the other node, the
+    last ones."""
+    cluster = Cluster(3, "1P2D")
+    for number in range(1, 6):
+        cluster.arrive(f"r{number}")
+    cluster.start("r1")
+    effects = cluster.hold("2P1D")
+    (role,) = of(effects, SetRole)
+    assert of(effects, Recall) == [Recall("r5", "n1"), Recall("r4", "n1")]
+    for name in ("r5", "r4"):
+        (dispatch,) = sent(cluster.fact("n1", Recalled(name)))
+        assert dispatch.prefill_node == role.node  # type: ignore[union-attr]
+    assert {cluster.state.requests[f"r{n}"].prefill_node for n in (1, 2, 3)} == {"n1"}
+
+
+def test_a_short_queue_stays_where_it_is() -> None:
+    cluster = Cluster(3, "1P2D")
+    cluster.arrive("r1")
+    assert of(cluster.hold("2P1D"), Recall) == [], "it is about to begin"
+
+
+def test_what_was_called_back_already_is_not_called_back_again() -> None:
+    cluster = Cluster(3, "1P2D")
+    for number in range(1, 6):
+        cluster.arrive(f"r{number}")
+    assert len(of(cluster.hold("2P1D"), Recall)) == 2
+    cluster.hold("1P2D")
+    assert of(cluster.hold("2P1D"), Recall) == []
+
+
+def test_a_fixed_session_waits_where_it_is() -> None:
+    cluster = Cluster(3, "1P2D", routing="session")
+    for number in range(1, 6):
+        cluster.arrive(f"r{number}")
+    assert of(cluster.hold("2P1D"), Recall) == []
+
+
 def test_what_has_begun_finishes_in_place() -> None:
     cluster = busy_cluster()
     cluster.start("r2")
