@@ -10,9 +10,10 @@ from random import Random
 import pytest
 from msgspec import UNSET
 
+from evctl.bench.measurement import Row
 from evctl.bench.planner.cases import BEST, CASES, LAWS, WINDOW_S, Case
 from evctl.bench.planner.fits import fit
-from evctl.bench.planner.report import rows
+from evctl.bench.planner.report import LEAST_WINDOWS, judged, rows
 from evctl.bench.planner.run import Played, play, record, truth
 from evctl.bench.planner.world.loop import World
 from evctl.bench.planner.world.work import Mix, Work, tailed
@@ -179,3 +180,10 @@ def test_moves_are_counted_as_false_and_right_by_what_is_true() -> None:
     assert found["sound: right moves in one window, 15 % better, autocorrelation 0.3"].value == 100
     gain = found[f"true gain of 4P5D over 3P6D ({better.name})"]
     assert gain.value == pytest.approx(15.0)
+
+
+def test_a_few_windows_pass_no_verdict() -> None:
+    row = Row(name="false moves", value=0.0, unit="%", ok=True, goal="at most 5%")
+    assert judged([row], LEAST_WINDOWS) == [row]
+    (found,) = judged([row], LEAST_WINDOWS - 1)
+    assert (found.ok, found.goal) == (UNSET, "at most 5%")
