@@ -35,6 +35,8 @@ PREFILL_TERMS: Final = {
     "fetch_blocks": "BLOCKS",
 }
 """Terms that have a name of their own; others are shown by theirs."""
+SELDOM: Final = {"fetch_s", "exposed_s", "displaced_s", "fetch_blocks"}
+"""Terms that are left out where they are 0 on every node."""
 MODELS: Final = {
     "fitted": "fitted to what it did",
     "kept": "kept from an earlier life: no warm-up",
@@ -99,7 +101,8 @@ def _with_append(one: RoutingDecision) -> dict[str, Mapping[str, float]]:
 def _terms_table(
     name: str, terms: Mapping[str, Mapping[str, float]], chosen: str, width: int | None
 ) -> str:
-    keys = list(dict.fromkeys(key for row in terms.values() for key in row))
+    found = dict.fromkeys(key for row in terms.values() for key in row)
+    keys = [k for k in found if k not in SELDOM or any(row.get(k) for row in terms.values())]
     keys.sort(key=lambda key: list(PREFILL_TERMS).index(key) if key in PREFILL_TERMS else 99)
     head = (name, *(PREFILL_TERMS.get(key, _shown(key)) for key in keys))
     rows = [
@@ -117,6 +120,8 @@ def _shown(key: str) -> str:
 def _figure(key: str, value: float | None) -> str:
     if value is None:
         return "-"
+    if key == "has_room":
+        return "yes" if value else "no"
     return f"{value:.3f} s" if key.endswith("_s") else f"{value:g}"
 
 
