@@ -257,7 +257,7 @@ class Loop:
         if self._blocked is not None and self._blocked[0] is not seq:
             self._blocked = None  # it was cancelled, recalled, overtaken, or has expired
         while seq is not None and roster.running < self._limits.max_running:
-            if self._order.ahead_s(seq, roster.prefilling) > self._limits.admit_ahead_s:
+            if self._far(seq):
                 return
             if self._blocked == (seq, self._store.l1.available_blocks):
                 return  # nothing was freed since it last did not fit
@@ -268,6 +268,13 @@ class Loop:
             roster.move(seq, Stage.PREFILL)
             self.traffic.admitted(seq)
             seq = self._order.first(roster.waiting)
+
+    def _far(self, seq: Sequence) -> bool:
+        """Whether a request cannot run soon: others have more than a chunk before it, and that
+        takes long. Where a chunk alone takes long, its KV may come while the last one runs."""
+        tokens = self._order.ahead_tokens(seq, self._roster.prefilling)
+        takes_s = tokens * self._order.token_s
+        return tokens > self._limits.chunk_tokens and takes_s > self._limits.admit_ahead_s
 
     def _begin(self, seq: Sequence) -> None:
         """A prompt's first chunk is about to run: say so, and reserve room at the decode node

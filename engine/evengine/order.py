@@ -52,15 +52,15 @@ class PrefillOrder:
             return first
         return min(waiting, key=self._rank)
 
-    def ahead_s(self, seq: Sequence, prefilling: Collection[Sequence]) -> float:
-        """Seconds of work before a request that is not admitted: of those that are, that can run
-        and come first."""
+    def ahead_tokens(self, seq: Sequence, prefilling: Collection[Sequence]) -> int:
+        """To compute before a request that is not admitted: of those that are, that can run and
+        come first."""
         tokens = sum(s.uncomputed_tokens for s in prefilling if s.intake is None)
         if self._shortest_first and tokens:
             rank = self._rank(seq)
             before = [s for s in prefilling if s.intake is None and self._rank(s) < rank]
             tokens = sum(s.uncomputed_tokens for s in before)
-        return tokens * self.token_s
+        return tokens
 
     def _rank(self, seq: Sequence) -> tuple[bool, float, float]:
         left = seq.uncomputed_tokens

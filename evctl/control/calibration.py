@@ -200,11 +200,13 @@ class Calibration:
             node.fitting = False
 
     def _take(self, name: str, node: _Node, found: Fitted) -> None:
-        """A fit is in force at once; what it kept of another node stays borrowed."""
+        """A fit is in force at once; what it kept of another node stays borrowed. So does what it
+        kept of the engine that was here before: it names itself as the lender."""
         reports = zip(Phase, (found.prefill, found.decode), strict=True)
         now = [phase for phase, report in reports if report is not None]
         lenders = {phase: lender for phase, lender in node.lenders.items() if phase not in now}
         own = {**node.own, **dict.fromkeys(now, found.coefficients)}
+        lenders |= {phase: name for phase in Phase if phase not in own and phase not in lenders}
         node.lenders = lenders
         source = BORROWED if lenders else "fitted"
         self._feed(CoefficientsFitted(name, found.coefficients, source))
@@ -245,9 +247,9 @@ class Calibration:
 
     async def _keep(self, name: str, node: _Node) -> None:
         """For a restart: what is in force now that something was learned. A loan is measured too,
-        on nodes that share this one's file."""
+        on nodes that share this one's file; what an engine that was here before left was not."""
         model = node.calibration.coefficients
-        if node.identity is None or model is None:
+        if node.identity is None or model is None or name in node.lenders.values():
             return
         why = await asyncio.to_thread(self._kept.write, node.identity, model, time.time())
         if why:

@@ -10,6 +10,7 @@ import msgspec
 from evctl.control.roster import Engine
 from evctl.core.events import Event, FetchAheadEnded, FetchEnded, FromNode
 from evctl.core.pool_status import AheadStatus, NodePool, PoolStatus, TierOccupancy
+from evctl.policy.plausible import fetch_can_be
 from evctl.policy.state import ClusterState, StepResult
 
 MOST_CAUSES = 32
@@ -34,10 +35,13 @@ class PoolMeasures:
         del now_s, result
         if not isinstance(event, FromNode):
             return
-        if isinstance(event.fact, FetchEnded):
-            self._fetched(event.fact)
-        elif isinstance(event.fact, FetchAheadEnded):
-            self._from_peers("ahead", event.fact)
+        fact = event.fact
+        if isinstance(fact, FetchEnded | FetchAheadEnded) and not fetch_can_be(fact):
+            return
+        if isinstance(fact, FetchEnded):
+            self._fetched(fact)
+        elif isinstance(fact, FetchAheadEnded):
+            self._from_peers("ahead", fact)
 
     def status(self, state: ClusterState, engines: Mapping[str, Engine]) -> PoolStatus:
         """The blocks of a node's own tiers count with the size that all blocks have."""
@@ -73,9 +77,9 @@ class PoolMeasures:
         self._blocks["own_l2"] += fact.own_blocks
         self._from_peers("peer_l2", fact)
         self._fetches += 1
-        self._fetch_s += max(0.0, fact.fetch_s)
-        self._exposed_s += min(max(0.0, fact.exposed_s), max(0.0, fact.fetch_s))
-        self._queued_s += max(0.0, fact.queued_s)
+        self._fetch_s += fact.fetch_s
+        self._exposed_s += min(fact.exposed_s, fact.fetch_s)
+        self._queued_s += fact.queued_s
         if fact.missed_blocks > 0:
             cause = fact.cause or OTHER
             known = cause in self._recomputed or len(self._recomputed) < MOST_CAUSES

@@ -26,6 +26,7 @@ from evctl.core.events import (
 from evctl.core.sampling import FinishReason
 from evctl.core.why import RequestOutcome, RequestWhy, RoutingDecision
 from evctl.policy.choice import APPENDED
+from evctl.policy.plausible import fetch_can_be
 from evctl.policy.state import ClusterState, StepResult
 
 MAX_STORIES: Final = 10_000
@@ -171,9 +172,11 @@ class Stories:
             story.handed_s = now_s
 
     def _fetched(self, now_s: float, node: str, fact: FetchEnded) -> None:
-        del now_s, node
+        del now_s
         story = self._open(fact.request_id)
-        if story is not None:
+        if story is None or not story.placings or not fetch_can_be(fact):
+            return
+        if node == story.placings[-1].dispatch.prefill_node:  # and not of where it was before
             story.fetch_s, story.exposed_s = fact.fetch_s, fact.exposed_s
 
     def _done(self, now_s: float, node: str, fact: RequestDone) -> None:
@@ -206,7 +209,7 @@ class Stories:
         appended = said is not None and said.decision.endswith(APPENDED)
         placing = Placing(now_s, dispatch, said, appended)
         story.placings.append(placing)
-        story.started_s = None  # it begins anew elsewhere
+        story.started_s = story.fetch_s = story.exposed_s = None  # it begins anew elsewhere
         if said is not None:
             self._with_terms.append(placing)
         # Terms may be worked out only once somebody reads them: here they are not even counted.

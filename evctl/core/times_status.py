@@ -21,8 +21,8 @@ class IterationError(msgspec.Struct, frozen=True):
 class NodeTimes(msgspec.Struct, frozen=True):
     """Of one node. source: "prior" while nothing is learned, "fitted", "kept" from an earlier
     life, "borrowed" where terms of a phase (prefill, decode) are those of the node like it that
-    `borrowed` names. warming: it works for both phases until it is. waits_for: what the last try
-    lacked.
+    `borrowed` names; itself, if they are of the engine that it was before. warming: it works for
+    both phases until it is. waits_for: what the last try lacked.
 
     coefficients: seconds a unit by term (c0 .. d3); errors: their standard errors, null where the
     data cannot tell (`unidentified` names the term). windows: fitted ones, prefill and decode.

@@ -19,6 +19,7 @@ from evctl.policy.cluster import ClusterState, NodeRecord, RequestRecord
 from evctl.policy.directory import Match, Piece
 from evctl.policy.fetches import lacking, plan, room, size
 from evctl.policy.pauses import EXPIRES_S, Ahead, BranchKey, Pause
+from evctl.policy.plausible import fetch_can_be
 from evctl.policy.terms import held_blocks
 
 MOST_PAUSE_S = 1e9
@@ -81,7 +82,7 @@ def on_ended(state: ClusterState, node: NodeRecord, fact: FetchAheadEnded) -> No
         outcomes.short += 1
     else:
         outcomes.done += 1
-    if fetched:
+    if fetched and fetch_can_be(fact):
         state.observe_fetch(node, fetched + ahead.behind_blocks, fact.fetch_s)
 
 

@@ -23,7 +23,7 @@ from evctl.core.workload import attention_pairs
 from evctl.policy import ahead, warmup
 from evctl.policy.cluster import NodeRecord, RequestRecord, Stage
 from evctl.policy.order import in_order
-from evctl.policy.plausible import can_be, within
+from evctl.policy.plausible import can_be, fetch_can_be, within
 from evctl.policy.router import can_serve, retry_after_s
 from evctl.policy.turn import Turn
 
@@ -116,7 +116,7 @@ def on_fetch_ended(turn: Turn, node: NodeRecord, fact: FetchEnded) -> None:
     if not record.fetch_blocks:  # it looked in its own L2 only, or this comes twice
         return
     fetched = sum(source.blocks for source in fact.peers)
-    if fetched:
+    if fetched and fetch_can_be(fact):
         turn.state.observe_fetch(node, fetched + record.fetch_behind_blocks, fact.fetch_s)
     turn.fetch_over(record)
     missed_tokens = max(0, fact.missed_blocks) * node.block_tokens
@@ -191,12 +191,12 @@ def on_done(turn: Turn, node: NodeRecord, fact: RequestDone) -> None:
 def on_sample(turn: Turn, node: NodeRecord, fact: IterationSample) -> None:
     """Learn the node's speed; running prefills advance in the order in which engines compute
     them. An iteration that cannot have been is ignored."""
+    warmup.on_sample(turn, node)
     if not can_be(fact):
         turn.state.tallies.ignored += 1
         return
     turn.state.observe_iteration(node, fact)
     turn.state.planner.meter.iterated(fact.prefill_tokens)
-    warmup.on_sample(turn, node)
     _advance(turn, node, fact.prefill_tokens)
     more_waits = bool(fact.prefill_tokens and (node.load.running or node.load.waiting))
     node.mix.observe(fact, more_waits=more_waits)

@@ -15,6 +15,7 @@ from evctl.bench.directory.inputs import MATCH, Input
 from evctl.bench.directory.interleave import OURS, Side, interleave, peer_side, run
 from evctl.bench.directory.recorded import recorded
 from evctl.bench.directory.run import OURS_ONLY, flatness, measure, rows_of
+from evctl.bench.drawing import check_drawing, place
 from evctl.bench.measurement import Measurement, short
 from evctl.core.errors import EvctlError, NotFoundError, UsageError
 from evctl.policy.directory.audit import check
@@ -215,7 +216,7 @@ def test_a_drawing_has_its_data_beside_it(tmp_path: Path) -> None:
         for at in (1, 10, 100)
     ]
     whole = growth.Growth("DirectoryGrowth", "dynamo", 1, "here", points)
-    file = growth.place(tmp_path / "perf")
+    file = place(tmp_path / "perf", growth.FILE)
     data = growth.write(file, whole)
     assert msgspec.json.decode(data.read_bytes(), type=growth.Growth) == whole
     first = file.read_bytes()
@@ -228,12 +229,16 @@ def test_without_matplotlib_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(EvctlError) as caught:
-        growth.check_drawing()
+        check_drawing()
     assert caught.value.next_step == "python -m pip install 'evctl[bench]'"
 
 
 def test_a_drawing_is_svg(tmp_path: Path) -> None:
-    assert growth.place(tmp_path) == tmp_path / growth.FILE
-    assert growth.place(tmp_path / "x.svg") == tmp_path / "x.svg"
-    with pytest.raises(UsageError):
-        growth.place(tmp_path / "x.png")
+    assert place(tmp_path, "a.svg") == tmp_path / "a.svg"
+    assert place(tmp_path / "new" / "x.svg", "a.svg") == tmp_path / "new" / "x.svg"
+    assert (tmp_path / "new").is_dir()
+    with pytest.raises(UsageError, match="drawings are SVG"):
+        place(tmp_path / "x.png", "a.svg")
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot draw into"):
+        place(tmp_path / "file" / "x.svg", "a.svg")

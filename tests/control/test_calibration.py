@@ -343,6 +343,11 @@ async def test_another_engine_under_the_same_name_is_learned_anew(tmp_path: Path
         plane = stage.plane
         plane.writer.feed(CoefficientsFitted("n1", MODEL, "fitted"))
         await old.close()
+
+        def of_the_newer() -> list[Path]:
+            files = (plane.directory.root / "times").glob("*.json")
+            return [file for file in files if "evengine 2" in file.read_text()]
+
         newer = FakeEngine(plane, "n1", hardware="a cpu", engine="evengine 2")
         stage.engines["n1"] = newer
         await until(lambda: plane.state.nodes["n1"].boot_id == newer.boot_id, 5, "the new one")
@@ -358,6 +363,17 @@ async def test_another_engine_under_the_same_name_is_learned_anew(tmp_path: Path
         assert found is not None
         assert found.c1_s == pytest.approx(9e-4, rel=0.1)
         assert (found.d0_s, found.d2_s) == (MODEL.d0_s, MODEL.d2_s)
+        (times,) = [one for one in plane.status().times if one.node == "n1"]
+        assert (times.source, times.borrowed) == ("borrowed", {"decode": "n1"})
+        assert not of_the_newer(), "half of it is another engine's"
+
+        for index in range(1300, 2600):  # once it has decoded enough, the rest is its own too
+            event = FromNode("n1", newer.boot_id, decode(slower, rng, 0.05))
+            plane.calibration.observe(index / 10, event, NOTHING)
+        await until(lambda: learned(plane) != found, 10, "the other half")
+        (times,) = [one for one in plane.status().times if one.node == "n1"]
+        assert (times.source, times.borrowed) == ("fitted", {})
+        await until(of_the_newer, 5, "the whole to be kept")
     finally:
         await stage.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -234,6 +235,14 @@ async def test_totals_add_up_and_stay_in_bounds(pool: Pool) -> None:
     assert (found.ahead.blocks, found.ahead.bytes) == (7, 70)
     assert found.recomputed_blocks == {"other": 6}, "ahead, nothing was computed instead"
     told(measures, *(FetchEnded("r", 0, 0, (), 0.1, 0.0, 1, f"c{i}") for i in range(100)))
-    causes = measures.status(state, {}).recomputed_blocks
+    before = measures.status(state, {})
+    told(
+        measures,
+        FetchEnded("r", 0, 0, peers, math.inf, 0.0, 0),
+        FetchEnded("r", -5, 0, (), 1.0, 0.0, 0),
+        FetchAheadEnded("a", (FetchSource("n2", 2**40, 1),), 1.0, 1, "gone"),
+    )
+    assert measures.status(state, {}) == before, "what cannot be would stay in every sum"
+    causes = before.recomputed_blocks
     assert len(causes) <= MOST_CAUSES
     assert sum(causes.values()) == 106

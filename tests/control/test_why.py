@@ -338,6 +338,24 @@ def test_a_fetch_is_held_against_its_prediction() -> None:
     assert found.wait.median == pytest.approx(1.0), "0.5 s too much, of 0.5 s to the first token"
 
 
+def test_a_fetch_of_where_it_was_before_is_none_of_where_it_is_now() -> None:
+    """It is called back while its KV comes to the one node, and placed on the other."""
+    cluster = Recorded()
+    was = cluster.arrive("r1").prefill_node
+    cluster.hold("1P2D")
+    cluster.fact(was, FetchEnded("r1", 0, 0, (), 0.3, 0.1, 2, "cancelled"))
+    cluster.fact(was, Recalled("r1"))
+    late = FetchEnded("r1", 0, 0, (), 0.4, 0.2, 2, "cancelled")
+    cluster.fact(was, late)
+    record = cluster.state.requests["r1"]
+    assert record.prefill_node != was
+    story = cluster.stories.get("r1") if cluster.stories else None
+    assert story is not None
+    assert (story.fetch_s, story.exposed_s) == (None, None)
+    cluster.fact(record.prefill_node, FetchEnded("r1", 0, 0, (), 0.5, 0.0, 0))
+    assert story.fetch_s == 0.5
+
+
 def test_a_decision_is_measured_from_when_its_move_has_settled() -> None:
     cluster = Recorded()
 

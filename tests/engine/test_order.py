@@ -113,9 +113,9 @@ def test_work_before_a_request_is_of_those_that_can_run_and_come_first() -> None
     fetching.intake = SimpleNamespace()  # type: ignore[assignment]
     admitted = [long, fetching, short]
     by_arrival = order_of(shortest_first=False)
-    assert by_arrival.ahead_s(late, admitted) == pytest.approx(2.1)
-    assert by_arrival.ahead_s(late, [fetching]) == 0.0, "it holds up nobody"
-    assert order_of().ahead_s(late, admitted) == pytest.approx(0.3), "it overtakes the long one"
+    assert by_arrival.ahead_tokens(late, admitted) == 210
+    assert by_arrival.ahead_tokens(late, [fetching]) == 0, "it holds up nobody"
+    assert order_of().ahead_tokens(late, admitted) == 30, "it overtakes the long one"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from evctl.core.events import (
 )
 from evctl.core.kv import FetchSource
 from evctl.core.split import Phase
-from tests.policy.cluster import Cluster
+from evctl.policy.links import FetchPrior
+from tests.policy.cluster import Cluster, keys
 from tests.policy.planner.test_planning import SHORT, Flow
 
 MODEL = Coefficients(0.0, 0.001, 0.0, 0.0, 0.01, 0.0, 0.0)
@@ -99,3 +100,26 @@ def test_a_hand_over_before_the_first_token_leaves_nothing_at_its_prefill_node()
     cluster.done("a")
     cluster.hold("1P2D")
     assert cluster.state.settled_split == "1P2D"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [{"fetch_s": math.inf}, {"fetch_s": 1e9}, {"exposed_s": math.nan}, {"queued_s": -1.0}],
+)
+def test_a_fetch_that_cannot_be_ends_and_teaches_nothing(what: dict[str, float]) -> None:
+    """Nodes that never fetched are judged by what all others took."""
+    speeds = []
+    for times in (what, None):
+        cluster = Cluster(4, "3P1D", l2_blocks=100)
+        cluster.holds("n4", 2, 1, 2, 3, 4)
+        dispatch = cluster.arrive("a", 80, keys(1, 2, 3, 4))
+        assert dispatch.fetch
+        if times is not None:
+            told = {"fetch_s": 0.1, "exposed_s": 0.0, "queued_s": 0.0} | times
+            peers = (FetchSource("n4", 4, 64),)
+            fact = FetchEnded("a", 0, 0, peers, missed_blocks=0, **told)
+            cluster.fact(dispatch.prefill_node, fact)
+            record = cluster.state.requests["a"]
+            assert record.fetch_blocks == 0, "it is over all the same"
+        speeds.append(cluster.state.fetches.fetch_s(64, FetchPrior()))
+    assert speeds[0] == speeds[1]

@@ -56,11 +56,44 @@ def test_a_node_that_turns_to_prefill_takes_its_part_of_what_waits() -> None:
     cluster.start("r1")
     effects = cluster.hold("2P1D")
     (role,) = of(effects, SetRole)
-    assert of(effects, Recall) == [Recall("r5", "n1"), Recall("r4", "n1")]
-    for name in ("r5", "r4"):
+    assert of(effects, Recall) == [Recall("r4", "n1"), Recall("r5", "n1")]
+    for name in ("r4", "r5"):
         (dispatch,) = sent(cluster.fact("n1", Recalled(name)))
         assert dispatch.prefill_node == role.node  # type: ignore[union-attr]
     assert {cluster.state.requests[f"r{n}"].prefill_node for n in (1, 2, 3)} == {"n1"}
+
+
+def test_nodes_that_stood_in_for_prefill_give_all_that_waits_to_the_one_that_is_there_again() -> (
+    None
+):
+    """The only prefill node is lost, decode nodes serve both phases; then one of them turns."""
+    cluster = Cluster(4, "1P3D")
+    cluster.feed(NodeLost("n1", cluster.boot("n1"), "gone"))
+    for number in range(1, 7):
+        cluster.arrive(f"r{number}")
+    assert {r.prefill_node for r in cluster.state.requests.values()} == {"n2", "n3", "n4"}
+    effects = cluster.hold("2P2D")
+    (role,) = of(effects, SetRole)
+    called = {(one.request_id, one.node) for one in of(effects, Recall)}  # type: ignore[union-attr]
+    elsewhere = {
+        (name, r.prefill_node)
+        for name, r in cluster.state.requests.items()
+        if r.prefill_node != role.node  # type: ignore[union-attr]
+    }
+    assert called == elsewhere
+    for name, node in sorted(called):
+        (dispatch,) = sent(cluster.fact(node, Recalled(name)))
+        assert dispatch.prefill_node == role.node  # type: ignore[union-attr]
+
+
+def test_a_late_node_has_no_share_of_what_waits() -> None:
+    """It would get nothing: what was called back would only lose its place."""
+    cluster = Cluster(3, "1P2D")
+    for number in range(1, 6):
+        cluster.arrive(f"r{number}")
+    cluster.now_s += cluster.state.config.node_late_after_s
+    cluster.beat("n1")
+    assert of(cluster.hold("2P1D"), Recall) == []
 
 
 def test_a_short_queue_stays_where_it_is() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import msgspec
 import pytest
 
 from evctl.core.costs import Coefficients
@@ -71,18 +74,21 @@ def test_a_node_that_joins_again_with_its_model_needs_none() -> None:
     assert of(cluster.join("n2", "boot2"), WarmUp) == [WarmUp("n2", on=True)]
 
 
-def test_it_ends_some_time_without_a_model() -> None:
-    """After five times warm_up_s of work; idle hours before and between do not count."""
+@pytest.mark.parametrize("busy_s", [0.01, math.nan])
+def test_it_ends_some_time_without_a_model(busy_s: float) -> None:
+    """After five times warm_up_s of work; idle hours before and between do not count. An engine
+    whose clock is broken is no reason to warm up for ever."""
+    decodes = msgspec.structs.replace(DECODES, busy_s=busy_s)
     cluster = Cluster(warm_up_s=60.0)
     for idle_s in (3600.0, 7200.0):
         cluster.now_s += idle_s
         for _ in range(31):
-            assert of(cluster.fact("n1", DECODES), WarmUp) == []
+            assert of(cluster.fact("n1", decodes), WarmUp) == []
             cluster.now_s += 4.8
-    assert of(cluster.fact("n1", DECODES), WarmUp) == []
+    assert of(cluster.fact("n1", decodes), WarmUp) == []
     cluster.now_s += 4.8
-    assert of(cluster.fact("n1", DECODES), WarmUp) == [WarmUp("n1", on=False)]
-    assert of(cluster.fact("n1", DECODES), WarmUp) == []
+    assert of(cluster.fact("n1", decodes), WarmUp) == [WarmUp("n1", on=False)]
+    assert of(cluster.fact("n1", decodes), WarmUp) == []
     assert cluster.state.nodes["n2"].warming
 
 

@@ -14,7 +14,6 @@ from evctl.bench.directory.cases import ASKED, DEPTH, SHARED, Case, Size
 from evctl.bench.directory.inputs import Input
 from evctl.bench.directory.interleave import OURS, Figures, Side, interleave
 from evctl.bench.measurement import Row
-from evctl.core.errors import EvctlError, UsageError
 
 FILE: Final = "directory-growth.svg"
 AXES: Final = {
@@ -166,33 +165,6 @@ def rows(points: list[Point], peer: str) -> list[Row]:
 
 
 # ---------------------------------------------------------------- files
-
-
-def place(wanted: Path) -> Path:
-    """The drawing's file; a folder gets the usual name."""
-    if wanted.suffix == ".svg":
-        return wanted
-    if wanted.suffix and not wanted.is_dir():
-        raise UsageError(
-            what=f"cannot draw into {wanted}",
-            why="drawings are SVG",
-            next_step="give a folder or a file that ends in .svg",
-            code="EV-1634",
-        )
-    return wanted / FILE
-
-
-def check_drawing() -> None:
-    """Raises EvctlError when there is nothing to draw with."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise EvctlError(
-            what="cannot draw how times grow",
-            why="matplotlib is not installed",
-            next_step="python -m pip install 'evctl[bench]'",
-            code="EV-1633",
-        ) from error
 
 
 def write(file: Path, growth: Growth) -> Path:

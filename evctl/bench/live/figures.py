@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from evctl.bench.live.adapt import Adaptation
 from evctl.core.split import parse_split
+
+FILE: Final = "planner-live.svg"
 
 
 def draw(adaptations: Sequence[Adaptation], path: Path) -> None:

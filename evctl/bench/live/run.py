@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from evctl.bench.live.moves import unfitted
+from evctl.bench.live.moves import BY, unfitted
 from evctl.bench.live.planned import PACE
 from evctl.bench.live.report import LiveMeasurement, rows
 from evctl.bench.live.testbed import Testbed
@@ -165,6 +165,14 @@ def _run(plan: Plan, arm: str, seed: int, folder: Path, times: Path) -> BenchRun
     bed = Testbed(folder, {**plan.config, **ARMS[arm]})
     shutil.copytree(times, bed.times)
     with bed:
+        if nodes := unfitted(bed):
+            raise EvctlError(
+                what="an execution-time model that was learned was not taken over",
+                why=f"{', '.join(nodes)} of the cluster of {arm} have none",
+                next_step="repeat the bench; if it fails again, report it",
+                code="EV-1647",
+            )
+        bed.admin.set_split(plan.split, by=BY, reason="to compare routing alone", force=True)
         run = _replay(plan, bed.status().gateway, seed, plan.requests, arm)
         spread = most_loaded_over_average(node_waits(bed.admin.address))
     return msgspec.structs.replace(run, most_loaded_over_average=spread)

@@ -74,10 +74,11 @@ def directory(
 
 def _grow(wanted: Path, size: Size, peer: Side | None, repeats: int, told: Telling) -> Measurement:
     from evctl.bench.directory import growth
+    from evctl.bench.drawing import check_drawing, place
     from evctl.bench.measurement import Measurement, machine
 
-    growth.check_drawing()
-    file = growth.place(wanted)
+    check_drawing()
+    file = place(wanted, growth.FILE)
     began_s, load = time.monotonic(), os.getloadavg()[0]
     points = growth.grow(growth.scale_of(size), peer=peer, repeats=repeats, told=told)
     name = peer.name if peer is not None else ""

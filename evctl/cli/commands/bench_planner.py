@@ -33,7 +33,9 @@ def planner(
     ] = False,
     figure: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --live: timelines (PNG; needs matplotlib)."),
+        typer.Option(
+            metavar="FILE.svg|FOLDER", help="With --live: draw its timelines, data beside."
+        ),
     ] = None,
     output: DocumentOption = None,
 ) -> ExitCode:
@@ -63,16 +65,31 @@ def planner(
 def _live(form: Form, seed: int, figure: Path | None, *, quick: bool) -> ExitCode:
     import msgspec
 
-    from evctl.bench.live.figures import draw
+    from evctl.bench.drawing import check_drawing, place
+    from evctl.bench.live.figures import FILE, draw
     from evctl.bench.live.planned import LivePlan, measure
     from evctl.cli.telling import Telling
 
+    if figure is not None and quick:
+        raise UsageError(
+            what="there is no figure with --quick",
+            why="it shows what the planner does by itself, which takes minutes",
+            next_step="leave out --quick, or --figure",
+            code="EV-1648",
+        )
+    file = None
+    if figure is not None:
+        check_drawing()
+        file = place(figure, FILE)
     plan = LivePlan(seed=seed)
     if quick:
         plan = msgspec.structs.replace(plan, path=plan.path[:2], adapt=False)
     found = measure(plan, Telling())
-    if figure is not None:
-        draw(found.adaptations, figure)
+    if file is not None:
+        file.with_suffix(".json").write_bytes(
+            msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+        )
+        draw(found.adaptations, file)
     return _print(form, found)
 
 
