@@ -237,11 +237,13 @@ class Calibration:
         like = {n: node for n, node in self._nodes.items() if (node.identity, node.shape) == kind}
         known = {n: node.own for n, node in like.items()}
         for other, node in sorted(like.items()):
-            loan = None if node.warming else borrow(other, known, node.lenders)
-            if loan is None or loan.coefficients == node.calibration.coefficients:
+            present = node.calibration.coefficients
+            drifted = node.calibration.open and present is not None and bool(node.own)
+            if node.warming or drifted:
+                continue  # its own windows are about to tell
+            loan = borrow(other, known, node.lenders)
+            if loan is None or _same(loan.coefficients, present) or fault_of(loan.coefficients):
                 continue
-            if fault_of(loan.coefficients):
-                continue  # half a model of impossible numbers completes nothing
             node.lenders = loan.lenders
             self._feed(CoefficientsFitted(other, loan.coefficients, BORROWED))
 
@@ -264,6 +266,11 @@ class Calibration:
 def _fits(model: Coefficients, shape: ModelShape) -> bool:
     told = (shape.experts, shape.experts_per_token, shape.forwarded_tokens)
     return told == (model.experts, model.experts_per_token, model.forwarded_tokens)
+
+
+def _same(one: Coefficients, other: Coefficients | None) -> bool:
+    """How far off it was where it was fitted makes no other model."""
+    return other is not None and one == msgspec.structs.replace(other, residual=one.residual)
 
 
 def _terms(model: Coefficients) -> dict[str, float]:
