@@ -37,6 +37,8 @@ CASES = [
     ("logs --since yesterday", 2, "EV-1809"),
     ("logs --level loud", 2, "EV-1810"),
     ("logs --grep (", 2, "EV-1811"),
+    ("bench planner --figure x.svg", 2, "EV-1648"),
+    ("bench planner --live --quick --figure x.svg", 2, "EV-1648"),
     ("--color sometimes version", 2, "EV-1801"),
     ("up --split 3P --plan", 2, "EV-1102"),
     ("up --exit-code", 2, "EV-1801"),
@@ -276,3 +278,15 @@ def test_confirmation_has_three_tiers(
 def _told(err: str) -> str | None:
     match = re.search(r"^error\[(EV-\d{4})\]", err, flags=re.MULTILINE)
     return match[1] if match else None
+
+
+def test_a_figure_that_cannot_be_drawn_is_told_before_anything_is_measured(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = "bench planner --live --figure"
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ran = run(*command.split(), str(tmp_path / "x.svg"))
+    assert (ran.code, "EV-1633" in ran.err, "evctl[bench]" in ran.err) == (1, True, True)
+    monkeypatch.setitem(sys.modules, "matplotlib", object())
+    ran = run(*command.split(), str(tmp_path / "x.png"))
+    assert (ran.code, "EV-1634" in ran.err) == (2, True)
