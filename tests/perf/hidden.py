@@ -5,7 +5,8 @@ Recorded conversations on engines with a pool, at three loads; at each once with
 when a request queues, and once with fetches that begin when it could start (the switch
 `fetch: at-start`), same seed, `--repeats` times in turns. Share hidden = 1 - (time that requests
 could have run but for their KV) / (time that it was on its way), by the engines' own clocks. Time
-in which all of it lay in L2 and a request had no slots is told apart (`queued`).
+in which all of it lay in L2 and a request had no slots is told apart (`queued`). It was part of a
+fetch's time once; the share by that count, exposed / (on its way + queued), is told too.
 """
 
 from __future__ import annotations
@@ -77,11 +78,13 @@ def line(found: dict[str, Any]) -> str:
     report, pool = found["report"], found["pool"]
     ttft, hidden = report["ttft_s"], pool["share_hidden"]
     share = "-" if hidden is None else f"{hidden:.1%}"
+    whole_s = pool["fetch_s"] + pool["fetch_queued_s"]
+    with_queue = f"{1.0 - pool['exposed_s'] / whole_s:.1%}" if whole_s else "-"
     return (
         f"ttft mean {ttft['mean']:.3f} p50 {ttft['p50']:.3f} p95 {ttft['p95']:.3f} s  "
         f"failed {report['failed']}  hit {report['kv_hit_rate']:.3f} of "
         f"{report['kv_hit_rate_ideal']:.3f}  fetched in {pool['fetch_s']:.2f} s, exposed "
-        f"{pool['exposed_s']:.2f}, hidden {share}, queued {pool['fetch_queued_s']:.2f} s  "
+        f"{pool['exposed_s']:.2f}, hidden {share}, queued {pool['fetch_queued_s']:.2f} s, with that {with_queue}  "
         f"pool {json.dumps(pool)}"
     )
 
