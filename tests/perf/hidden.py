@@ -84,7 +84,8 @@ def line(found: dict[str, Any]) -> str:
         f"ttft mean {ttft['mean']:.3f} p50 {ttft['p50']:.3f} p95 {ttft['p95']:.3f} s  "
         f"failed {report['failed']}  hit {report['kv_hit_rate']:.3f} of "
         f"{report['kv_hit_rate_ideal']:.3f}  fetched in {pool['fetch_s']:.2f} s, exposed "
-        f"{pool['exposed_s']:.2f}, hidden {share}, queued {pool['fetch_queued_s']:.2f} s, with that {with_queue}  "
+        f"{pool['exposed_s']:.2f}, hidden {share}, queued {pool['fetch_queued_s']:.2f} s, "
+        f"with that {with_queue}  "
         f"pool {json.dumps(pool)}"
     )
 
