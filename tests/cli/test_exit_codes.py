@@ -38,6 +38,7 @@ CASES = [
     ("logs --level loud", 2, "EV-1810"),
     ("logs --grep (", 2, "EV-1811"),
     ("bench planner --figure x.svg", 2, "EV-1648"),
+    ("bench planner --window-s 60", 2, "EV-1648"),
     ("bench planner --live --quick --figure x.svg", 2, "EV-1648"),
     ("--color sometimes version", 2, "EV-1801"),
     ("up --split 3P --plan", 2, "EV-1102"),

@@ -31,6 +31,10 @@ def planner(
     live: Annotated[
         bool, typer.Option("--live", help="On engines that are started for it, for 16 minutes.")
     ] = False,
+    window_s: Annotated[
+        float | None,
+        typer.Option(min=10, help="With --live: of a window, 30; the longer, the less is chance."),
+    ] = None,
     figure: Annotated[
         Path | None,
         typer.Option(
@@ -48,12 +52,13 @@ def planner(
 
     form = chosen(output, Form.TABLE, Form.JSON, Form.YAML)
     if live:
-        return _live(form, seed, figure, quick=quick)
-    if figure is not None:
+        return _live(form, seed, figure, quick=quick, window_s=window_s)
+    if figure is not None or window_s is not None:
+        given = "--figure" if figure is not None else "--window-s"
         raise UsageError(
-            what="there is no figure without --live",
-            why="it shows what live engines did over time",
-            next_step="add --live, or leave --figure out",
+            what=f"{given} is nothing without --live",
+            why="it is about what live engines do over time",
+            next_step=f"add --live, or leave {given} out",
             code="EV-1648",
         )
     plan = Plan(windows=windows, seed=seed, jobs=min(jobs, os.cpu_count() or 1))
@@ -62,7 +67,9 @@ def planner(
     return _print(form, measure(plan, _Progress()))
 
 
-def _live(form: Form, seed: int, figure: Path | None, *, quick: bool) -> ExitCode:
+def _live(
+    form: Form, seed: int, figure: Path | None, *, quick: bool, window_s: float | None
+) -> ExitCode:
     import msgspec
 
     from evctl.bench.drawing import check_drawing, place
@@ -82,6 +89,8 @@ def _live(form: Form, seed: int, figure: Path | None, *, quick: bool) -> ExitCod
         check_drawing()
         file = place(figure, FILE)
     plan = LivePlan(seed=seed)
+    if window_s is not None:
+        plan = msgspec.structs.replace(plan, window_s=window_s)
     if quick:
         plan = msgspec.structs.replace(plan, path=plan.path[:2], adapt=False)
     found = measure(plan, Telling())
