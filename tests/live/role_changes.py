@@ -8,8 +8,9 @@ branch must find as many cached tokens with the changes as without. How long the
 told as a distribution, from the records that the control plane keeps of them.
 
 --automatic: every other change is the planner's own, in windows of some seconds and on paced
-engines: each time that it has settled, somebody sets the other split, and the planner is waited
-for to take that back.
+engines: each time that it has settled, somebody sets the other split and lets the planner decide,
+which is waited for to take that back. The conversations are made up then, all of one kind (many
+new tokens, short answers): recorded ones differ too much for half a minute to make one sure.
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evctl.bench.live.closed import PREFILL_HEAVY, closed_trace
 from evctl.bench.live.planned import PACE
 from evctl.policy.planning import BY as PLANNER
+from evctl.trace.files import write
 from tests.live.shell import Shell
 
 TEXT = """\
 name: {name}
 nodes: 3
 split: 2P1D
-warm_up_s: 0
+warm_up_s: {warm_up_s}
 model: {model}
-block_tokens: 4
+block_tokens: {block_tokens}
 l1_tokens: 65536
 l2_tokens: {l2_tokens}
 prefix_cache: {cache}
@@ -43,26 +46,38 @@ allow_replay: true
 gateway: {{port: 0}}
 """
 AUTOMATIC = """\
-planner: {{window_s: 15, slices: 6, cooldown_s: 1, least_requests: 3}}
+planner: {{window_s: 18, slices: 6, cooldown_s: 1, least_requests: 3}}
 pace: {pace}
 """
-FASTER = 4.0
-"""Than PACE are the engines then: a window of some seconds must see enough requests."""
-PATIENCE_S = 90
+SAMPLE = "sample"
+CONVERSATIONS = 2000
+WARM_UP_S = 15.0
+PATIENCE_S = 60
 """For the planner to move; then the next change is somebody's again."""
 SPLITS = ("1P2D", "2P1D")
+BLOCK_TOKENS = 4
 FLIP_GOAL_S = 0.05
 
 
-def cluster(folder: Path, name: str, model: str, *, reuse: bool = True, more: str = "") -> Shell:
+def cluster(
+    folder: Path,
+    name: str,
+    model: str,
+    *,
+    reuse: bool = True,
+    more: str = "",
+    warm_up_s: float = 0.0,
+) -> Shell:
     """A cluster of that name with directories of its own, up. more: of its file."""
     home = folder / name
     home.mkdir(parents=True)
     text = TEXT.format(
         name=name,
         model=model,
+        block_tokens=BLOCK_TOKENS,
         cache="true" if reuse else "false",
         l2_tokens=131072 if reuse else 0,
+        warm_up_s=warm_up_s,
     )
     shell = Shell(home, text + more, name)
     shell.json(f"up {name}.yaml")
@@ -83,7 +98,8 @@ def replay(
     """Replay the sample; `meanwhile(process)` runs beside it."""
     report, record = shell.folder / "report.json", shell.folder / "record.jsonl"
     command = [
-        *("trace", "replay", "sample", "-c", shell.name, "--agents", str(options.agents)),
+        *("trace", "replay", options.trace, "-c", shell.name, "--agents", str(options.agents)),
+        *(() if options.trace == SAMPLE else ("--scale", "1")),
         *("--max-requests", str(options.requests), "--seed", str(options.seed)),
         *("--gap-cap-s", "0.3", "--report", str(report), "--record", str(record)),
     ]
@@ -126,9 +142,14 @@ def changing(shell: Shell, changes: list[str], wanted: int) -> Callable[[Any], N
 
 
 def alternating(shell: Shell, changes: list[str], wanted: int) -> Callable[[Any], None]:
-    """Somebody changes the split, the planner changes it back, and so on."""
+    """Once the nodes' times are known, somebody changes the split, the planner changes it back,
+    and so on."""
 
     def change(process: subprocess.Popen[bytes]) -> None:
+        while process.poll() is None and not all(
+            times["coefficients"] for times in shell.json("status")["times"]
+        ):
+            time.sleep(1.0)
         while process.poll() is None and len(made := history(shell)) < wanted:
             now = shell.json("status")
             if now["transition"] or not now["prefill"]["running"] + now["decode"]["running"]:
@@ -136,6 +157,7 @@ def alternating(shell: Shell, changes: list[str], wanted: int) -> Callable[[Any]
                 continue
             other = next(split for split in SPLITS if split != now["target_split"])
             shell(f"split set {other} -c {shell.name} -y --force --reason test")
+            shell(f"split auto -c {shell.name} -y --reason test")
             changes.append(other)
             deadline_s = time.monotonic() + PATIENCE_S
             while process.poll() is None and time.monotonic() < deadline_s:
@@ -144,11 +166,6 @@ def alternating(shell: Shell, changes: list[str], wanted: int) -> Callable[[Any]
                 time.sleep(0.5)
 
     return change
-
-
-def faster(pace: dict[str, float]) -> dict[str, float]:
-    """By FASTER, in all that is a time."""
-    return {key: value / FASTER if key.endswith("_s") else value for key, value in pace.items()}
 
 
 def history(shell: Shell) -> list[dict[str, Any]]:
@@ -273,9 +290,18 @@ def main() -> int:
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
+        options.trace = made_up(Path(name), options.seed) if options.automatic else SAMPLE
         figures = measure(Path(name), options)
     print_figures(figures, as_json=options.json)
     return 1 if any(figure.ok is False for figure in figures) else 0
+
+
+def made_up(folder: Path, seed: int) -> str:
+    """A trace of one kind of work, in a file."""
+    trace = closed_trace(PREFILL_HEAVY, CONVERSATIONS, BLOCK_TOKENS, seed)
+    file = folder / "made-up.jsonl"
+    write(file, trace.header, trace.conversations)
+    return str(file)
 
 
 def measure(folder: Path, options: argparse.Namespace) -> list[Figure]:
@@ -301,8 +327,9 @@ def replay_moving(
     folder: Path, options: argparse.Namespace, changes: list[str], verify: str | None
 ) -> tuple[Run, list[dict[str, Any]]]:
     """The replay on a cluster whose split changes all the time, and the history of the changes."""
-    more = AUTOMATIC.format(pace=json.dumps(faster(PACE))) if options.automatic else ""
-    shell = cluster(folder, "moving", options.model, more=more)
+    more = AUTOMATIC.format(pace=json.dumps(PACE)) if options.automatic else ""
+    warm_up_s = WARM_UP_S if options.automatic else 0.0
+    shell = cluster(folder, "moving", options.model, more=more, warm_up_s=warm_up_s)
     move = alternating if options.automatic else changing
     try:
         run = replay(shell, options, verify or "", move(shell, changes, options.changes))

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.live.role_changes import replay
+from tests.live.role_changes import SAMPLE, replay
 from tests.live.shell import Shell
 
 TEXT = """\
@@ -60,6 +60,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--l1-tokens", type=int, default=32768)
     parser.add_argument("--repeats", type=int, default=1)
+    parser.set_defaults(trace=SAMPLE)
     options = parser.parse_args()
     loads = options.agents
     for agents in loads:
