@@ -41,7 +41,7 @@ class LivePlan(msgspec.Struct, frozen=True):
     """window_s: of the planner, and half a dwell at each split. agents: of either load. paced:
     whether iterations last as PACE says, or as long as this machine takes for `model`."""
 
-    window_s: float = 30.0
+    window_s: float = 45.0
     slices: int = 6
     transient_s: float = 10.0
     agents: int = 24

@@ -29,11 +29,11 @@ def planner(
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 2,
     live: Annotated[
-        bool, typer.Option("--live", help="On engines that are started for it, for 16 minutes.")
+        bool, typer.Option("--live", help="On engines that are started for it, for 23 minutes.")
     ] = False,
     window_s: Annotated[
         float | None,
-        typer.Option(min=10, help="With --live: of a window, 30; the longer, the less is chance."),
+        typer.Option(min=10, help="With --live: of a window, 45; the longer, the less is chance."),
     ] = None,
     figure: Annotated[
         Path | None,
