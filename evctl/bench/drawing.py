@@ -5,34 +5,42 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
+
 from evctl.core.errors import EvctlError, UsageError
 
 
 def place(wanted: Path, usual: str) -> Path:
     """The drawing's file; a folder gets the usual name. Its folder is made. Raises UsageError
     (EV-1634) where it cannot be written."""
-    if wanted.suffix == ".svg" and not wanted.is_dir():
-        file = wanted
-    elif wanted.suffix and not wanted.is_dir():
-        raise UsageError(
-            what=f"cannot draw into {wanted}",
-            why="drawings are SVG",
-            next_step="give a folder or a file that ends in .svg",
-            code="EV-1634",
-        )
-    else:
+    if wanted.is_dir() or not wanted.suffix:
         file = wanted / usual
+    elif wanted.suffix == ".svg":
+        file = wanted
+    else:
+        raise _no_place(wanted, "drawings are SVG")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(file if file.exists() else file.parent, os.W_OK):
-            raise PermissionError("it is not yours to write")
     except OSError as error:
-        raise UsageError(
-            what=f"cannot draw into {file}",
-            why=error.strerror or str(error),
-            next_step="give a folder or a file that ends in .svg",
-            code="EV-1634",
-        ) from error
+        raise _no_place(file, error.strerror or str(error)) from error
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise _no_place(file, "it is not yours to write")
+    return file
+
+
+def _no_place(file: Path, why: str) -> UsageError:
+    return UsageError(
+        what=f"cannot draw into {file}",
+        why=why,
+        next_step="give a folder or a file that ends in .svg",
+        code="EV-1634",
+    )
+
+
+def write_data(drawing: Path, data: msgspec.Struct) -> Path:
+    """What is drawn, beside the drawing as JSON; the path of that."""
+    file = drawing.with_suffix(".json")
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
     return file
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -121,48 +122,35 @@ def test_keys_that_are_not_the_prompts_are_refused(driver: Driver, keys: bytes) 
     """They would give one prompt's KV to another."""
     driver.submit([5] * 40, request_id="honest", max_tokens=1)
     driver.wait(["honest"])
-    start = StartRequest(
-        request_id="liar",
-        tenant="t",
-        branch="",
-        generation=0,
-        epoch=driver.epoch,
-        prompt=(7,) * 40,
-        root_key=bytes(16),
-        block_keys=keys,
-        sampling=SamplingParams(max_tokens=2),
-        prefill_node="a",
-        decode_node="a",
-    )
-    driver.refused.clear()
-    driver.send("a", start)
-    driver.until(lambda: bool(driver.refused), 10.0, "a refusal")
-    assert driver.refused[0].code == "EV-2308"
+    assert refused(driver, prompt=(7,) * 40, block_keys=keys) == "EV-2308"
     assert_alive(driver)
 
 
 @pytest.mark.parametrize("waited_s", [-1.0, float("nan"), float("inf")])
 def test_a_wait_that_cannot_be_is_refused(driver: Driver, waited_s: float) -> None:
     """It would put the request before, or between, all others for good."""
+    assert refused(driver, prompt=(7,) * 3, block_keys=b"", waited_s=waited_s) == "EV-2309"
+    assert_alive(driver)
+
+
+def refused(driver: Driver, **changes: Any) -> str:
+    """The code by which the engine refuses a request like that."""
     start = StartRequest(
-        request_id="old",
+        request_id="odd",
         tenant="t",
         branch="",
         generation=0,
         epoch=driver.epoch,
-        prompt=(7,) * 3,
         root_key=bytes(16),
-        block_keys=b"",
         sampling=SamplingParams(max_tokens=2),
         prefill_node="a",
         decode_node="a",
-        waited_s=waited_s,
+        **changes,
     )
     driver.refused.clear()
     driver.send("a", start)
     driver.until(lambda: bool(driver.refused), 10.0, "a refusal")
-    assert driver.refused[0].code == "EV-2309"
-    assert_alive(driver)
+    return driver.refused[0].code
 
 
 def reserve(info: PeerInfo, **changes: object) -> ReserveKv:

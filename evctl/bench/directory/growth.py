@@ -13,6 +13,7 @@ from evctl.bench.directory import inputs
 from evctl.bench.directory.cases import ASKED, DEPTH, SHARED, Case, Size
 from evctl.bench.directory.inputs import Input
 from evctl.bench.directory.interleave import OURS, Figures, Side, interleave
+from evctl.bench.drawing import write_data
 from evctl.bench.measurement import Row
 
 FILE: Final = "directory-growth.svg"
@@ -169,9 +170,7 @@ def rows(points: list[Point], peer: str) -> list[Row]:
 
 def write(file: Path, growth: Growth) -> Path:
     """The drawing, and its data beside it as JSON; returns the path of the data."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    data = file.with_suffix(".json")
-    data.write_bytes(msgspec.json.format(msgspec.json.encode(growth), indent=2) + b"\n")
+    data = write_data(file, growth)
     _draw(file, growth)
     return data
 

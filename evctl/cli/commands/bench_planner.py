@@ -72,7 +72,7 @@ def _live(
 ) -> ExitCode:
     import msgspec
 
-    from evctl.bench.drawing import check_drawing, place
+    from evctl.bench.drawing import check_drawing, place, write_data
     from evctl.bench.live.figures import FILE, draw
     from evctl.bench.live.planned import LivePlan, measure
     from evctl.cli.telling import Telling
@@ -95,9 +95,7 @@ def _live(
         plan = msgspec.structs.replace(plan, path=plan.path[:2], adapt=False)
     found = measure(plan, Telling())
     if file is not None:
-        file.with_suffix(".json").write_bytes(
-            msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
-        )
+        write_data(file, found)
         draw(found.adaptations, file)
     return _print(form, found)
 
